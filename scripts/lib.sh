@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0
+# Sourced by the scripts beside it: where things are, how to say things.
+# shellcheck shell=sh disable=SC2034
+
+top=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+build=$top/build
+BASE=${BASE:-6.12}
+KSRC=${KSRC:-}
+jobs=${JOBS:-$(nproc)}
+
+# No user's or machine's git configuration may change what is generated.
+GIT_CONFIG_NOSYSTEM=1
+GIT_CONFIG_GLOBAL=/dev/null
+GIT_AUTHOR_NAME='sLeAZY FPU'
+GIT_AUTHOR_EMAIL=sleazy-fpu@localhost
+GIT_AUTHOR_DATE='2026-01-01T00:00:00Z'
+GIT_COMMITTER_NAME=$GIT_AUTHOR_NAME
+GIT_COMMITTER_EMAIL=$GIT_AUTHOR_EMAIL
+GIT_COMMITTER_DATE=$GIT_AUTHOR_DATE
+LC_ALL=C
+TZ=UTC
+export GIT_CONFIG_NOSYSTEM GIT_CONFIG_GLOBAL LC_ALL TZ
+export GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL GIT_AUTHOR_DATE
+export GIT_COMMITTER_NAME GIT_COMMITTER_EMAIL GIT_COMMITTER_DATE
+unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
+
+die() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	exit 1
+}
+
+# Progress, with the time since the first script of this command started.
+if [ -z "${SLEAZY_T0:-}" ]; then
+	SLEAZY_T0=$(date +%s)
+	export SLEAZY_T0
+fi
+say() {
+	t=$(($(date +%s) - SLEAZY_T0))
+	printf '[%3d:%02d] %s\n' $((t / 60)) $((t % 60)) "$*" >&2
+}
+
+# The column of this base in series/bases: package, version or sha256
+base_field() {
+	case $1 in
+	package) n=2 ;;
+	version) n=3 ;;
+	sha256) n=4 ;;
+	*) die "no field $1 in series/bases" ;;
+	esac
+	awk -F' *[|] *' -v b="$BASE" -v n="$n" '$1 == b { print $n }' "$top/series/bases"
+}
+
+known_bases() {
+	awk -F' *[|] *' '/^[0-9]/ { printf "%s%s", s, $1; s = ", " }' "$top/series/bases"
+}
+
+[ -n "$(base_field package)" ] ||
+	die "BASE=$BASE is not known: use one of $(known_bases), or a tree of your own with KSRC=/path"
+
+# All that is made for this base, or for the user's tree
+if [ -n "$KSRC" ]; then
+	KSRC=$(CDPATH='' cd -- "$KSRC" 2>/dev/null && pwd) ||
+		die "KSRC: no such directory: give the path of a kernel tree"
+	work=$build/ksrc-$(printf '%s' "$KSRC" | sha256sum | cut -c1-12)
+else
+	work=$build/$BASE
+fi
