@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef _ASM_X86_FPU_LAZY_H
+#define _ASM_X86_FPU_LAZY_H
+
+#include <linux/jump_label.h>
+#include <linux/percpu.h>
+#include <linux/sched.h>
+
+#include <asm/fpu/api.h>
+#include <asm/fpu/counter.h>
+
+/*
+ * sLeAZY FPU: a task that has not used the FPU lately returns to user mode
+ * armed, which is with CR0.TS set, TIF_NEED_FPU_LOAD set and its FPU state in
+ * memory. Its first FPU instruction raises #NM, which loads the state.
+ *
+ * What the hooks below have to keep true:
+ *
+ *  - in user mode, CR0.TS is set if and only if TIF_NEED_FPU_LOAD is;
+ *  - TIF_NEED_FPU_LOAD clear implies CR0.TS clear, at any time;
+ *  - the kernel executes no FPU instruction while CR0.TS is set.
+ *
+ * See Documentation/arch/x86/sleazy-fpu.rst.
+ */
+
+/* What the debugfs file fpu_switch/stats counts, see there for each */
+enum fpu_event {
+	FPU_SAVES,
+	FPU_RESTORES,
+	FPU_TRAPS,
+	FPU_TS_SETS,
+	FPU_TS_CLEARS,
+	FPU_ARMED_SLICES,
+	FPU_USED_SLICES,
+	FPU_EAGER_SLICES,
+	FPU_COUNTER_RESETS,
+	NR_FPU_EVENTS
+};
+
+#ifdef CONFIG_X86_SLEAZY_FPU_STATS
+DECLARE_PER_CPU(unsigned long [NR_FPU_EVENTS], fpu_events);
+
+static __always_inline void fpu_count(enum fpu_event event)
+{
+	this_cpu_inc(fpu_events[event]);
+}
+#else
+static __always_inline void fpu_count(enum fpu_event event) { }
+#endif
+
+/* task_struct::fpu_slice */
+enum {
+	FPU_SLICE_NONE,		/* not yet returned to user mode */
+	FPU_SLICE_UNUSED,	/* returned armed */
+	FPU_SLICE_USED,		/* loaded for user mode, by #NM or at the return */
+};
+
+DECLARE_STATIC_KEY_FALSE(fpu_lazy_key);
+DECLARE_PER_CPU(bool, fpregs_armed);
+
+void __fpregs_disarm(void);
+void __fpu_lazy_return(void);
+bool __fpu_lazy_trap(struct pt_regs *regs);
+
+/*
+ * A kernel that loses a hook in a merge must not build: each hook defines a
+ * symbol, and lazy.c refers to all of them.
+ */
+#define FPU_LAZY_HOOK(hook)						\
+do {									\
+	if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU))				\
+		asm volatile(".ifndef __fpu_lazy_hook_" #hook "\n\t"	\
+			     ".weak __fpu_lazy_hook_" #hook "\n\t"	\
+			     ".set __fpu_lazy_hook_" #hook ", 0\n\t"	\
+			     ".endif");					\
+} while (0)
+
+/* With statistics, slices are counted in eager mode too. */
+static __always_inline bool fpu_lazy_enabled(void)
+{
+	return IS_ENABLED(CONFIG_X86_SLEAZY_FPU) &&
+	       (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) ||
+		static_branch_likely(&fpu_lazy_key));
+}
+
+/*
+ * Clear CR0.TS on this CPU. To be called before the kernel uses the FPU
+ * registers or clears TIF_NEED_FPU_LOAD, with preemption disabled until it
+ * has done so.
+ *
+ * Nothing sets TS again but a return to user mode. So an interrupt that
+ * comes in between and disarms as well does no harm.
+ *
+ * @hook names the caller in FPU_LAZY_HOOK().
+ */
+#define fpregs_disarm(hook)						\
+do {									\
+	FPU_LAZY_HOOK(hook);						\
+	if (fpu_lazy_enabled() && __this_cpu_read(fpregs_armed))	\
+		__fpregs_disarm();					\
+} while (0)
+
+/* This CPU has just cleared CR0.TS by itself, as it came up. */
+static __always_inline void fpu_lazy_init_cpu(void)
+{
+	FPU_LAZY_HOOK(init_cpu);
+
+	if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU))
+		__this_cpu_write(fpregs_armed, false);
+}
+
+/* Return to user mode with TIF_NEED_FPU_LOAD set: load or arm. IRQs off. */
+static __always_inline void fpu_lazy_return(void)
+{
+	FPU_LAZY_HOOK(return_to_user);
+
+	if (fpu_lazy_enabled())
+		__fpu_lazy_return();
+	else
+		switch_fpu_return();
+}
+
+/*
+ * #NM: true if it was CR0.TS that raised it and the instruction can be
+ * retried. IRQs off.
+ */
+static __always_inline bool fpu_lazy_trap(struct pt_regs *regs)
+{
+	FPU_LAZY_HOOK(trap);
+
+	return fpu_lazy_enabled() && __fpu_lazy_trap(regs);
+}
+
+#ifdef CONFIG_X86_SLEAZY_FPU
+static __always_inline void __fpu_lazy_reset(struct task_struct *tsk)
+{
+	tsk->fpu_counter = 0;
+	tsk->fpu_slice = FPU_SLICE_NONE;
+}
+
+/* @dst is a copy of current, but a new task. */
+static __always_inline void fpu_lazy_fork(struct task_struct *dst)
+{
+	FPU_LAZY_HOOK(fork);
+	__fpu_lazy_reset(dst);
+}
+
+/* Current runs a new program. */
+static __always_inline void fpu_lazy_exec(void)
+{
+	FPU_LAZY_HOOK(exec);
+	__fpu_lazy_reset(current);
+}
+
+static __always_inline void __fpu_lazy_slice_end(struct task_struct *prev, bool used)
+{
+	unsigned char counter = fpu_counter_next(prev->fpu_counter, used);
+
+	if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) && prev->fpu_counter && !counter)
+		fpu_count(FPU_COUNTER_RESETS);
+
+	prev->fpu_counter = counter;
+	prev->fpu_slice = FPU_SLICE_NONE;
+}
+
+/*
+ * Called by __switch_to(). Kernel threads never leave FPU_SLICE_NONE, nor does
+ * a slice whose registers the kernel had to load for itself (for a signal
+ * frame, fork, ptrace) before the first return to user mode: then neither use
+ * nor disuse can be seen, and the counter stays.
+ */
+static __always_inline void fpu_lazy_slice_end(struct task_struct *prev)
+{
+	FPU_LAZY_HOOK(slice_end);
+
+	if (!fpu_lazy_enabled())
+		return;
+
+	/* Two calls, so that the frequent case is one compare and two stores. */
+	if (likely(prev->fpu_slice == FPU_SLICE_USED))
+		__fpu_lazy_slice_end(prev, true);
+	else if (prev->fpu_slice == FPU_SLICE_UNUSED)
+		__fpu_lazy_slice_end(prev, false);
+}
+#else
+static inline void fpu_lazy_fork(struct task_struct *dst) { }
+static inline void fpu_lazy_exec(void) { }
+static inline void fpu_lazy_slice_end(struct task_struct *prev) { }
+#endif /* CONFIG_X86_SLEAZY_FPU */
+
+#if defined(CONFIG_X86_SLEAZY_FPU) && defined(CONFIG_X86_DEBUG_FPU)
+void fpu_lazy_assert_user_state(void);
+#else
+static inline void fpu_lazy_assert_user_state(void) { }
+#endif
+
+#endif /* _ASM_X86_FPU_LAZY_H */

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * sLeAZY FPU: restore the FPU state of tasks that keep using it at the return
+ * to user mode, and that of others by #NM, behind CR0.TS.
+ *
+ * The rule is in asm/fpu/counter.h, the hooks are in asm/fpu/lazy.h. CR0.TS
+ * is written by fpregs_arm() and __fpregs_disarm() alone.
+ */
+#define pr_fmt(fmt) "x86/fpu: " fmt
+
+#include <linux/cpufeature.h>
+#include <linux/debugfs.h>
+#include <linux/init.h>
+#include <linux/seq_file.h>
+#include <linux/string.h>
+
+#include <asm/fpu/lazy.h>
+#include <asm/fpu/signal.h>
+#include <asm/ptrace.h>
+#include <asm/special_insns.h>
+
+#include "context.h"
+#include "internal.h"
+#include "xstate.h"
+
+DEFINE_STATIC_KEY_FALSE(fpu_lazy_key);
+
+/*
+ * This CPU's CR0.TS, so that it is neither read nor written when it is right
+ * already. Belongs to the CPU: never saved, never migrated. Changed with
+ * preemption disabled; set at the return to user mode only, IRQs off.
+ */
+DEFINE_PER_CPU(bool, fpregs_armed);
+
+/* FPU_EAGER_*, fixed before the first user task runs */
+static unsigned int fpu_eager_threshold __ro_after_init = FPU_EAGER_ALWAYS;
+
+static void fpregs_arm(void)
+{
+	if (__this_cpu_read(fpregs_armed))
+		return;
+
+	write_cr0(read_cr0() | X86_CR0_TS);
+	__this_cpu_write(fpregs_armed, true);
+	fpu_count(FPU_TS_SETS);
+}
+
+/*
+ * CLTS, as it does not serialize and a write to CR0 does. First the register,
+ * then the variable: an interrupt in between may use the FPU.
+ */
+void __fpregs_disarm(void)
+{
+	asm volatile("clts" : : : "memory");
+	__this_cpu_write(fpregs_armed, false);
+	fpu_count(FPU_TS_CLEARS);
+}
+
+/*
+ * Once the task has used the FPU in this slice, load the state at the later
+ * returns as well: a softirq that ran kernel_fpu_begin() must not cost a
+ * second trap.
+ *
+ * What is loaded is always valid: unlike in 2008, when a task could be eager
+ * and have no state in memory yet (commit 870568b39064), every user task has
+ * an fpstate from fork on.
+ */
+void __fpu_lazy_return(void)
+{
+	struct task_struct *tsk = current;
+
+	lockdep_assert_irqs_disabled();
+
+	if (fpu_counter_eager(tsk->fpu_counter, fpu_eager_threshold) ||
+	    tsk->fpu_slice == FPU_SLICE_USED) {
+		if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) &&
+		    tsk->fpu_slice != FPU_SLICE_USED) {
+			fpu_count(FPU_EAGER_SLICES);
+			fpu_count(FPU_USED_SLICES);
+		}
+		tsk->fpu_slice = FPU_SLICE_USED;
+		fpregs_restore_userregs();
+		return;
+	}
+
+	if (tsk->fpu_slice == FPU_SLICE_NONE) {
+		tsk->fpu_slice = FPU_SLICE_UNUSED;
+		fpu_count(FPU_ARMED_SLICES);
+	}
+	fpregs_arm();
+}
+
+bool __fpu_lazy_trap(struct pt_regs *regs)
+{
+	struct task_struct *tsk = current;
+
+	lockdep_assert_irqs_disabled();
+
+	if (!__this_cpu_read(fpregs_armed))
+		return false;
+
+	/*
+	 * A bug, or a module that executes FPU instructions on its own. The
+	 * instruction is retried, with what the registers hold. The task's
+	 * state is in memory and TIF_NEED_FPU_LOAD stays set: it loses nothing.
+	 */
+	if (!user_mode(regs)) {
+		WARN_ONCE(1, "CR0.TS was set: FPU instruction in kernel mode at %pS",
+			  (void *)regs->ip);
+		__fpregs_disarm();
+		return true;
+	}
+
+	fpu_count(FPU_TRAPS);
+	fpu_count(FPU_USED_SLICES);
+	tsk->fpu_slice = FPU_SLICE_USED;
+	fpregs_restore_userregs();
+	return true;
+}
+
+#ifdef CONFIG_X86_DEBUG_FPU
+/* The last thing before user mode, IRQs off. Asks CR0, not fpregs_armed. */
+void fpu_lazy_assert_user_state(void)
+{
+	bool ts;
+
+	if (!static_branch_unlikely(&fpu_lazy_key))
+		return;
+
+	ts = read_cr0() & X86_CR0_TS;
+	WARN_ON_FPU(ts != __this_cpu_read(fpregs_armed));
+	WARN_ON_FPU(ts != test_thread_flag(TIF_NEED_FPU_LOAD));
+}
+#endif
+
+/*
+ * The hooks that must be in this kernel. A link error here names the one that
+ * got lost.
+ */
+#define FPU_LAZY_HOOK_NEEDED(hook)	".long __fpu_lazy_hook_" #hook " - .\n\t"
+
+asm(".pushsection .init.rodata, \"a\"\n\t"
+	FPU_LAZY_HOOK_NEEDED(return_to_user)
+	FPU_LAZY_HOOK_NEEDED(trap)
+	FPU_LAZY_HOOK_NEEDED(slice_end)
+	FPU_LAZY_HOOK_NEEDED(fork)
+	FPU_LAZY_HOOK_NEEDED(exec)
+	FPU_LAZY_HOOK_NEEDED(init_cpu)
+	FPU_LAZY_HOOK_NEEDED(restore_userregs)
+	FPU_LAZY_HOOK_NEEDED(kernel_fpu_begin)
+	FPU_LAZY_HOOK_NEEDED(drop)
+	FPU_LAZY_HOOK_NEEDED(clear_user_states)
+	FPU_LAZY_HOOK_NEEDED(sigreturn)
+	FPU_LAZY_HOOK_NEEDED(sigreturn_ia32)
+	".popsection");
+
+enum fpu_switch {
+	FPU_SWITCH_AUTO,
+	FPU_SWITCH_EAGER,
+	FPU_SWITCH_SLEAZY,
+	FPU_SWITCH_LAZY,
+};
+
+static const char * const fpu_switch_names[] = {
+	[FPU_SWITCH_AUTO]	= "auto",
+	[FPU_SWITCH_EAGER]	= "eager",
+	[FPU_SWITCH_SLEAZY]	= "sleazy",
+	[FPU_SWITCH_LAZY]	= "lazy",
+};
+
+/* As asked for until fpu_lazy_init(), then the mode in force */
+static enum fpu_switch fpu_switch __ro_after_init = FPU_SWITCH_AUTO;
+
+static int __init fpu_switch_param(char *str)
+{
+	int mode = match_string(fpu_switch_names, ARRAY_SIZE(fpu_switch_names), str ?: "");
+
+	if (mode < 0) {
+		pr_warn("fpu_switch=%s is none of auto, eager, sleazy, lazy: using auto\n",
+			str ?: "");
+		mode = FPU_SWITCH_AUTO;
+	}
+	fpu_switch = mode;
+
+	/*
+	 * BNDMOV and friends ignore CR0.TS. Nobody can miss MPX: its user
+	 * space interface is gone since commit 45fc24e89b7c.
+	 */
+	if (mode == FPU_SWITCH_SLEAZY || mode == FPU_SWITCH_LAZY)
+		setup_clear_cpu_cap(X86_FEATURE_MPX);
+
+	return 0;
+}
+early_param("fpu_switch", fpu_switch_param);
+
+/*
+ * State components whose every instruction CR0.TS gates (SDM volume 1,
+ * section 13.5.1 and volume 3, table 2-2), and PKRU, which __switch_to()
+ * writes. Any other could be used by an armed task with another's content.
+ */
+#define XFEATURE_MASK_LAZY_SAFE	(XFEATURE_MASK_FPSSE | XFEATURE_MASK_YMM | \
+				 XFEATURE_MASK_AVX512 | XFEATURE_MASK_PKRU)
+
+/* Why no task may be armed on this machine, or NULL */
+static const char * __init fpu_lazy_obstacle(void)
+{
+	if (!cpu_feature_enabled(X86_FEATURE_FPU))
+		return "no FPU";
+	/* Xen clears TS when it injects #NM, behind fpregs_armed. */
+	if (cpu_feature_enabled(X86_FEATURE_XENPV))
+		return "Xen PV guest";
+	if (fpu_kernel_cfg.max_features & ~XFEATURE_MASK_LAZY_SAFE)
+		return "xfeatures that CR0.TS does not gate";
+	/* ENCLU stores and loads the registers whatever TS says. */
+	if (cpu_feature_enabled(X86_FEATURE_SGX))
+		return "SGX";
+	/* perf executes XSAVES and XRSTORS in NMIs. */
+	if (cpu_feature_enabled(X86_FEATURE_ARCH_LBR))
+		return "architectural LBR";
+	return NULL;
+}
+
+static int __init fpu_lazy_init(void)
+{
+	enum fpu_switch asked = fpu_switch;
+	const char *obstacle = fpu_lazy_obstacle();
+
+	/* Lazy modes are opt-in. */
+	if (asked == FPU_SWITCH_AUTO || obstacle)
+		fpu_switch = FPU_SWITCH_EAGER;
+
+	pr_info("fpu_switch=%s: %s%s%s\n", fpu_switch_names[asked],
+		fpu_switch_names[fpu_switch],
+		obstacle ? ", because of " : "", obstacle ?: "");
+
+	if (fpu_switch == FPU_SWITCH_EAGER)
+		return 0;
+
+	/* Not before every hook is live may a task be armed. */
+	static_branch_enable(&fpu_lazy_key);
+	fpu_eager_threshold = fpu_switch == FPU_SWITCH_LAZY ? FPU_EAGER_NEVER :
+							      FPU_EAGER_SLEAZY;
+	return 0;
+}
+arch_initcall(fpu_lazy_init);
+
+#ifdef CONFIG_DEBUG_FS
+static int mode_show(struct seq_file *m, void *unused)
+{
+	seq_printf(m, "%s\n", fpu_switch_names[fpu_switch]);
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(mode);
+
+#ifdef CONFIG_X86_SLEAZY_FPU_STATS
+DEFINE_PER_CPU(unsigned long [NR_FPU_EVENTS], fpu_events);
+
+static const char * const fpu_event_names[NR_FPU_EVENTS] = {
+	[FPU_SAVES]		= "saves",
+	[FPU_RESTORES]		= "restores",
+	[FPU_TRAPS]		= "traps",
+	[FPU_TS_SETS]		= "ts_sets",
+	[FPU_TS_CLEARS]		= "ts_clears",
+	[FPU_ARMED_SLICES]	= "armed_slices",
+	[FPU_USED_SLICES]	= "used_slices",
+	[FPU_EAGER_SLICES]	= "eager_slices",
+	[FPU_COUNTER_RESETS]	= "counter_resets",
+};
+
+static int stats_show(struct seq_file *m, void *unused)
+{
+	int event, cpu;
+
+	for (event = 0; event < NR_FPU_EVENTS; event++) {
+		unsigned long sum = 0;
+
+		for_each_possible_cpu(cpu)
+			sum += per_cpu(fpu_events, cpu)[event];
+		seq_printf(m, "%s %lu\n", fpu_event_names[event], sum);
+	}
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(stats);
+#endif
+
+static int __init fpu_lazy_debugfs(void)
+{
+	struct dentry *dir = debugfs_create_dir("fpu_switch", arch_debugfs_dir);
+
+	debugfs_create_file("mode", 0400, dir, NULL, &mode_fops);
+#ifdef CONFIG_X86_SLEAZY_FPU_STATS
+	debugfs_create_file("stats", 0400, dir, NULL, &stats_fops);
+#endif
+	return 0;
+}
+late_initcall(fpu_lazy_debugfs);
+#endif /* CONFIG_DEBUG_FS */
+
+/*
+ * Both bytes lie in a word that task_struct has anyway: whatever is aligned to
+ * a word behind them is not moved by them.
+ */
+static_assert(!IS_ENABLED(CONFIG_64BIT) ||
+	      offsetof(struct task_struct, fpu_counter) / sizeof(long) ==
+	      offsetof(struct task_struct, fpu_slice) / sizeof(long));
+static_assert(!IS_ENABLED(CONFIG_64BIT) ||
+	      offsetof(struct task_struct, fpu_counter) % sizeof(long));

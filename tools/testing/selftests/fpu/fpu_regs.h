@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * All FPU registers of the running task, moved to and from memory.
+ *
+ * A file that includes this is built with -mgeneral-regs-only, so that from
+ * fpu_load() to fpu_store() nothing but the kernel can touch the registers. C
+ * library functions may: call none but syscall() in between.
+ */
+#ifndef FPU_REGS_H
+#define FPU_REGS_H
+
+#include <cpuid.h>
+#include <linux/types.h>
+
+#ifdef __SSE__
+#error "The compiler may use the registers under test: build with -mgeneral-regs-only"
+#endif
+
+#define XFEATURE_X87		0x1
+#define XFEATURE_SSE		0x2
+#define XFEATURE_AVX		0x4
+#define XFEATURE_OPMASK		0x20
+#define XFEATURE_ZMM_HI256	0x40
+#define XFEATURE_HI16_ZMM	0x80
+#define XFEATURE_PKRU		0x200
+
+#define XFEATURES_BASE		(XFEATURE_X87 | XFEATURE_SSE)
+#define XFEATURES_AVX512	(XFEATURE_OPMASK | XFEATURE_ZMM_HI256 | \
+				 XFEATURE_HI16_ZMM)
+
+/* Outside 64-bit mode ZMM16 to ZMM31 can be neither loaded nor stored. */
+#ifdef __x86_64__
+#define XFEATURES_TESTED	(XFEATURES_BASE | XFEATURE_AVX | \
+				 XFEATURES_AVX512 | XFEATURE_PKRU)
+#define FPU_SUFFIX		"64"
+#else
+#define XFEATURES_TESTED	(XFEATURES_BASE | XFEATURE_AVX | \
+				 XFEATURE_OPMASK | XFEATURE_ZMM_HI256 | \
+				 XFEATURE_PKRU)
+#define FPU_SUFFIX		""
+#endif
+
+/* The layout of FXSAVE, followed by that of XSAVE in standard format. */
+struct fpu_image {
+	_Alignas(64) __u16 fcw;
+	__u16 fsw;
+	__u8 ftw;
+	__u8 reserved;
+	__u16 fop;
+	__u64 fip;
+	__u64 fdp;
+	__u32 mxcsr;
+	__u32 mxcsr_mask;
+	__u8 st[8][16];
+	__u8 xmm[16][16];
+	__u8 unused[48];
+	__u8 sw_reserved[48];
+	__u64 xstate_bv;
+	__u64 xcomp_bv;
+	__u8 header_reserved[48];
+	__u8 extended[4096 - 576];
+};
+
+static inline void fpu_copy(void *to, const void *from, unsigned long size)
+{
+	asm volatile("rep movsb"
+		     : "+D" (to), "+S" (from), "+c" (size) : : "memory");
+}
+
+static inline __u64 fpu_xgetbv(unsigned int index)
+{
+	__u32 low, high;
+
+	asm volatile("xgetbv" : "=a" (low), "=d" (high) : "c" (index));
+	return low | (__u64)high << 32;
+}
+
+/* The state components that XSAVE moves, or 0 where there is only FXSAVE. */
+static inline __u64 fpu_xfeatures(void)
+{
+	unsigned int eax, ebx, ecx, edx;
+
+	__cpuid(1, eax, ebx, ecx, edx);
+	if (!(ecx & bit_OSXSAVE))
+		return 0;
+	return fpu_xgetbv(0) & XFEATURES_TESTED;
+}
+
+enum fpu_insn {
+	INSN_X87,
+	INSN_FWAIT,
+	INSN_FXSAVE,
+	INSN_SSE,
+	INSN_AVX,
+	INSN_OPMASK,
+	INSN_AVX512,
+	INSN_XSAVE,
+	NR_INSNS
+};
+
+/* Use the FPU by one instruction that changes no register. */
+static inline void fpu_use_by(enum fpu_insn insn, __u64 xfeatures)
+{
+	static struct fpu_image unread;
+
+	switch (insn) {
+	case INSN_FWAIT:
+		asm volatile("fwait");
+		break;
+	case INSN_FXSAVE:
+		asm volatile("fxsave" FPU_SUFFIX " %0" : "=m" (unread));
+		break;
+	case INSN_SSE:
+		asm volatile("movups %%xmm7, %0" : "=m" (unread));
+		break;
+	case INSN_AVX:
+		asm volatile("vmovups %%ymm7, %0" : "=m" (unread));
+		break;
+	case INSN_OPMASK:
+		asm volatile("kmovw %%k3, %0" : "=m" (unread));
+		break;
+	case INSN_AVX512:
+		asm volatile("vmovups %%zmm7, %0" : "=m" (unread));
+		break;
+	case INSN_XSAVE:
+		asm volatile("xsave" FPU_SUFFIX " %0"
+			     : "+m" (unread)
+			     : "a" ((__u32)xfeatures), "d" (0));
+		break;
+	default:
+		asm volatile("fnstcw %0" : "=m" (unread));
+		break;
+	}
+}
+
+/*
+ * QEMU without KVM lets XSAVE and XRSTOR pass where CR0.TS must stop them, so
+ * they directly follow an instruction that every CPU stops.
+ */
+static inline void fpu_load(const struct fpu_image *image, __u64 xfeatures)
+{
+	__u16 fcw;
+
+	if (xfeatures)
+		asm volatile("fnstcw %0\n\t"
+			     "xrstor" FPU_SUFFIX " %1"
+			     : "=m" (fcw)
+			     : "m" (*image), "a" ((__u32)xfeatures), "d" (0));
+	else
+		asm volatile("fxrstor" FPU_SUFFIX " %0" : : "m" (*image));
+}
+
+static inline void fpu_store(struct fpu_image *image, __u64 xfeatures)
+{
+	__u16 fcw;
+
+	if (xfeatures)
+		asm volatile("fnstcw %0\n\t"
+			     "xsave" FPU_SUFFIX " %1"
+			     : "=m" (fcw), "+m" (*image)
+			     : "a" ((__u32)xfeatures), "d" (0));
+	else
+		asm volatile("fxsave" FPU_SUFFIX " %0" : "+m" (*image));
+}
+
+#endif

@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What the fpu_state_* tests share, see fpu_state.h.
+ */
+#include <errno.h>
+#include <linux/futex.h>
+#include <linux/time_types.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fpu_state.h"
+
+#ifdef __x86_64__
+#define NR_VECTORS	16
+#else
+#define NR_VECTORS	8
+#endif
+
+#define TAINT_WARN	9
+
+/* A 32-bit program may find no system calls with 32-bit times. */
+#ifdef __x86_64__
+#define NR_FUTEX		SYS_futex
+#define NR_CLOCK_GETTIME	SYS_clock_gettime
+#define NR_CLOCK_NANOSLEEP	SYS_clock_nanosleep
+#else
+#define NR_FUTEX		SYS_futex_time64
+#define NR_CLOCK_GETTIME	SYS_clock_gettime64
+#define NR_CLOCK_NANOSLEEP	SYS_clock_nanosleep_time64
+#endif
+
+enum { SUBJECT, PARTNER };
+
+struct fpu_register {
+	char name[16];
+	unsigned int offset;
+	unsigned int size;
+};
+
+__u64 fpu_features;
+bool fpu_knows_in_use;
+
+/* FIP, FDP and FOP are left out: CPUs differ in when they keep them. */
+static struct fpu_register registers[128];
+static unsigned int nr_registers;
+static unsigned int pkru_offset;
+static cpu_set_t allowed_cpus;
+static bool qemu_tcg;
+
+static void add_registers(const char *name, int first, int count,
+			  unsigned int offset, unsigned int stride,
+			  unsigned int size)
+{
+	struct fpu_register *reg;
+	int i;
+
+	for (i = 0; i < count; i++) {
+		reg = &registers[nr_registers++];
+		snprintf(reg->name, sizeof(reg->name), name, first + i);
+		reg->offset = offset + i * stride;
+		reg->size = size;
+	}
+}
+
+static void add_component(int feature, const char *name, int first, int count,
+			  unsigned int size)
+{
+	unsigned int eax, ebx, ecx, edx;
+
+	if (!(fpu_features & feature))
+		return;
+	__cpuid_count(0xd, __builtin_ctz(feature), eax, ebx, ecx, edx);
+	add_registers(name, first, count, ebx, size, size);
+	if (feature == XFEATURE_PKRU)
+		pkru_offset = ebx;
+}
+
+static void __attribute__((constructor)) fpu_detect(void)
+{
+	unsigned int eax, ebx, ecx, edx;
+
+	fpu_features = fpu_xfeatures();
+	if (fpu_features) {
+		__cpuid_count(0xd, 1, eax, ebx, ecx, edx);
+		fpu_knows_in_use = eax & (1 << 2);
+	}
+	__cpuid(1, eax, ebx, ecx, edx);
+	if (ecx & (1U << 31)) {
+		__cpuid(0x40000000, eax, ebx, ecx, edx);
+		qemu_tcg = ebx == 0x54474354;		/* "TCGT" */
+	}
+
+	add_registers("fcw", 0, 1, 0, 0, 2);
+	add_registers("fsw", 0, 1, 2, 0, 2);
+	add_registers("ftw", 0, 1, 4, 0, 1);
+	add_registers("mxcsr", 0, 1, 24, 0, 4);
+	add_registers("st%d", 0, 8, 32, 16, 10);
+	add_registers("xmm%d", 0, NR_VECTORS, 160, 16, 16);
+	add_component(XFEATURE_AVX, "ymm%d high", 0, NR_VECTORS, 16);
+	add_component(XFEATURE_OPMASK, "k%d", 0, 8, 8);
+	add_component(XFEATURE_ZMM_HI256, "zmm%d high", 0, NR_VECTORS, 32);
+	add_component(XFEATURE_HI16_ZMM, "zmm%d", 16, 16, 64);
+	add_component(XFEATURE_PKRU, "pkru", 0, 1, 4);
+
+	sched_getaffinity(0, sizeof(allowed_cpus), &allowed_cpus);
+}
+
+/* More rounds than the default of one look longer for rare faults. */
+unsigned int fpu_rounds(void)
+{
+	const char *rounds = getenv("FPU_TEST_ROUNDS");
+	int n = rounds ? atoi(rounds) : 1;
+
+	return n > 0 ? n : 1;
+}
+
+/* Can the CPU execute it, and does it stop it where CR0.TS must? */
+bool fpu_can_use_by(enum fpu_insn insn)
+{
+	switch (insn) {
+	case INSN_AVX:
+		return fpu_features & XFEATURE_AVX;
+	case INSN_OPMASK:
+	case INSN_AVX512:
+		return fpu_features & XFEATURE_OPMASK;
+	case INSN_XSAVE:
+		return fpu_features && !qemu_tcg;
+	default:
+		return true;
+	}
+}
+
+/* The nth of the CPUs that the tests may use, counted from the last one, or -1. */
+int fpu_nth_cpu(int n)
+{
+	int cpu;
+
+	for (cpu = CPU_SETSIZE - 1; cpu >= 0; cpu--) {
+		if (CPU_ISSET(cpu, &allowed_cpus) && !n--)
+			return cpu;
+	}
+	return -1;
+}
+
+int fpu_pin(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	return sched_setaffinity(0, sizeof(set), &set);
+}
+
+long fpu_kernel_warned(void)
+{
+	FILE *file = fopen("/proc/sys/kernel/tainted", "r");
+	long tainted = 0;
+
+	if (file) {
+		if (fscanf(file, "%ld", &tainted) != 1)
+			tainted = 0;
+		fclose(file);
+	}
+	return tainted & (1 << TAINT_WARN);
+}
+
+void *fpu_share(size_t size)
+{
+	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	return memory == MAP_FAILED ? NULL : memory;
+}
+
+static void fpu_zero(void *to, unsigned long size)
+{
+	asm volatile("rep stosb"
+		     : "+D" (to), "+c" (size) : "a" (0) : "memory");
+}
+
+static bool fpu_same(const void *a, const void *b, unsigned long size)
+{
+	bool same;
+
+	asm volatile("repe cmpsb"
+		     : "=@ccz" (same), "+S" (a), "+D" (b), "+c" (size)
+		     : : "memory");
+	return same;
+}
+
+static __u32 get_pkru(const struct fpu_image *image)
+{
+	__u32 pkru;
+
+	fpu_copy(&pkru, (const char *)image + pkru_offset, sizeof(pkru));
+	return pkru;
+}
+
+static void set_pkru(struct fpu_image *image, __u32 pkru)
+{
+	if (pkru_offset)
+		fpu_copy((char *)image + pkru_offset, &pkru, sizeof(pkru));
+}
+
+/*
+ * Every 8 bytes of a vector tell whose they are: pid, CPU, round, register and
+ * place in it. The registers with fewer free bits get values that the rounds
+ * before and after do not have, and that are never the initial ones.
+ */
+void fpu_pattern(struct fpu_image *image, unsigned int round)
+{
+	unsigned int cpu = 0, i, j, size;
+	__u64 value, owner;
+
+	syscall(SYS_getcpu, &cpu, NULL, NULL);
+	owner = (__u64)(syscall(SYS_getpid) & 0xffff) << 48 |
+		(__u64)(cpu & 0xff) << 40 | (__u64)(round & 0xff) << 32;
+
+	fpu_zero(image, sizeof(*image));
+	for (i = 0; i < nr_registers; i++) {
+		for (j = 0; j < registers[i].size; j += size) {
+			value = owner | (i + 1) << 16 | (j + 1);
+			size = registers[i].size - j;
+			if (size > sizeof(value))
+				size = sizeof(value);
+			fpu_copy((char *)image + registers[i].offset + j,
+				 &value, size);
+		}
+	}
+
+	/* All exceptions masked, some flags of them set, rounding not to nearest. */
+	image->fcw = 0x007f | (round % 3 + 1) << 10 | (round & 2) << 8;
+	image->fsw = (round & 7) << 11 | 0x4100 | (round % 5 + 1);
+	image->ftw = ~(1 << (round & 7));
+	image->mxcsr = 0x1f80 | (round % 3 + 1) << 13 | (round % 7 + 1);
+	/* A normal number, so that the 32-bit formats keep it as well. */
+	for (i = 0; i < 8; i++) {
+		image->st[i][7] |= 0x80;
+		image->st[i][8] = round + i;
+		image->st[i][9] = 0x40;
+	}
+	/* The memory of the tests has key 0 and must stay accessible. */
+	set_pkru(image, (round % 15 + 1) * 0x11111110U);
+	image->xstate_bv = fpu_features;
+}
+
+/* The kernel starts programs and signal handlers with this state. */
+void fpu_initial(struct fpu_image *image)
+{
+	fpu_zero(image, sizeof(*image));
+	image->fcw = 0x37f;
+	image->mxcsr = 0x1f80;
+	set_pkru(image, 0x55555554);
+}
+
+/* Keep of the image x87, SSE and PKRU. */
+void fpu_initial_extended(struct fpu_image *image)
+{
+	__u32 pkru = get_pkru(image);
+
+	fpu_zero(image->extended, sizeof(image->extended));
+	image->xstate_bv &= XFEATURES_BASE | XFEATURE_PKRU;
+	set_pkru(image, pkru);
+}
+
+void fpu_take_pkru(struct fpu_image *image)
+{
+	__u32 pkru, zero;
+
+	if (!pkru_offset)
+		return;
+	asm volatile("rdpkru" : "=a" (pkru), "=d" (zero) : "c" (0));
+	set_pkru(image, pkru);
+	if (!pkru)
+		image->xstate_bv &= ~(__u64)XFEATURE_PKRU;
+}
+
+/* The x87 part of the image, from a format with two bits per tag. */
+void fpu_from_fsave(struct fpu_image *image, const struct fpu_fsave *fsave)
+{
+	int i;
+
+	image->fcw = fsave->fcw;
+	image->fsw = fsave->fsw;
+	image->ftw = 0;
+	for (i = 0; i < 8; i++) {
+		if ((fsave->ftw >> 2 * i & 3) != 3)
+			image->ftw |= 1 << i;
+		fpu_copy(image->st[i], fsave->st[i], sizeof(fsave->st[i]));
+	}
+}
+
+void fpu_to_fsave(struct fpu_fsave *fsave, const struct fpu_image *image)
+{
+	int i;
+
+	fsave->fcw = image->fcw;
+	fsave->fsw = image->fsw;
+	fsave->ftw = 0;
+	for (i = 0; i < 8; i++) {
+		if (!(image->ftw & 1 << i))
+			fsave->ftw |= 3 << 2 * i;
+		fpu_copy(fsave->st[i], image->st[i], sizeof(fsave->st[i]));
+	}
+}
+
+void fpu_hold(struct fpu_task *task, unsigned int round)
+{
+	fpu_pattern(&task->want, round);
+	fpu_load(&task->want, fpu_features);
+}
+
+static bool fpu_register_differs(const struct fpu_task *task,
+				 const struct fpu_register *reg)
+{
+	return !fpu_same((const char *)&task->want + reg->offset,
+			 (const char *)&task->got + reg->offset, reg->size);
+}
+
+/* Compare what the task got by whatever way. The first wrong reading stays. */
+bool fpu_check(struct fpu_task *task)
+{
+	unsigned int i;
+
+	task->readings++;
+	if (task->wrong)
+		return false;
+	if (task->want.xstate_bv & ~task->got.xstate_bv)
+		task->wrong = task->readings;
+	for (i = 0; i < nr_registers; i++) {
+		if (fpu_register_differs(task, &registers[i]))
+			task->wrong = task->readings;
+	}
+	return !task->wrong;
+}
+
+void fpu_read(struct fpu_task *task)
+{
+	/* XGETBV does not bring the registers in, so it has to come first. */
+	if (fpu_knows_in_use)
+		task->not_in_use |= task->want.xstate_bv & ~fpu_xgetbv(1);
+	if (task->wrong)
+		fpu_use_by(INSN_X87, fpu_features);
+	else
+		fpu_store(&task->got, fpu_features);
+	fpu_check(task);
+}
+
+static void print_bytes(const char *label, const void *image,
+			const struct fpu_register *reg)
+{
+	const unsigned char *bytes = (const unsigned char *)image + reg->offset;
+	unsigned int i;
+
+	fprintf(stderr, "%s 0x", label);
+	for (i = reg->size; i > 0; i--)
+		fprintf(stderr, "%02x", bytes[i - 1]);
+}
+
+/* Say which registers were wrong. Not to be called while a pattern is held. */
+unsigned int fpu_wrong(const char *who, const struct fpu_task *task)
+{
+	unsigned int i;
+
+	if (!task->readings) {
+		fprintf(stderr, "# %s: never read\n", who);
+		return ~0U;
+	}
+	if (!task->wrong)
+		return 0;
+
+	fprintf(stderr, "# %s: reading %u of %u is wrong\n", who, task->wrong,
+		task->readings);
+	if (task->want.xstate_bv & ~task->got.xstate_bv)
+		fprintf(stderr, "# %s: xstate_bv: expected %#llx, got %#llx\n",
+			who, task->want.xstate_bv, task->got.xstate_bv);
+	for (i = 0; i < nr_registers; i++) {
+		if (!fpu_register_differs(task, &registers[i]))
+			continue;
+		fprintf(stderr, "# %s: %s:", who, registers[i].name);
+		print_bytes(" expected", &task->want, &registers[i]);
+		print_bytes(", got", &task->got, &registers[i]);
+		fprintf(stderr, "\n");
+	}
+	return task->wrong;
+}
+
+/* Wait until the word no longer has the value. */
+void fpu_await_change(int *word, int value)
+{
+	while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value)
+		syscall(NR_FUTEX, word, FUTEX_WAIT, value, NULL);
+}
+
+static void fpu_give_turn(struct fpu_pair *pair, int who)
+{
+	__atomic_store_n(&pair->turn, who, __ATOMIC_SEQ_CST);
+	syscall(NR_FUTEX, &pair->turn, FUTEX_WAKE, 1);
+}
+
+static void fpu_await_turn(struct fpu_pair *pair, int who)
+{
+	fpu_await_change(&pair->turn, !who);
+}
+
+/* End the slice of the subject: the partner has one of its own in between. */
+void fpu_slice(struct fpu_pair *pair)
+{
+	fpu_give_turn(pair, PARTNER);
+	fpu_await_turn(pair, SUBJECT);
+}
+
+static int partner(void *arg)
+{
+	struct fpu_pair *pair = arg;
+
+	syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
+	fpu_hold(&pair->partner, 100);
+	for (;;) {
+		fpu_give_turn(pair, SUBJECT);
+		fpu_await_turn(pair, PARTNER);
+		if (pair->stop)
+			break;
+		if (pair->history != COLD)
+			fpu_read(&pair->partner);
+		if (pair->signal_subject) {
+			syscall(SYS_kill, pair->signal_subject, SIGUSR1);
+			pair->signal_subject = 0;
+		}
+	}
+	fpu_read(&pair->partner);
+	fpu_give_turn(pair, SUBJECT);
+	syscall(SYS_exit, 0);
+	return 0;
+}
+
+/* The partner is a child of the caller, or with suitable flags its thread. */
+struct fpu_pair *fpu_pair_start(int cpu, enum fpu_history history, int flags)
+{
+	struct fpu_pair *pair = fpu_share(sizeof(*pair));
+
+	if (!pair || fpu_pin(cpu))
+		return NULL;
+	pair->cpu = cpu;
+	pair->history = history;
+	pair->turn = PARTNER;
+	pair->pid = clone(partner, pair->stack + sizeof(pair->stack), flags,
+			  pair);
+	if (pair->pid < 0)
+		return NULL;
+	fpu_await_turn(pair, SUBJECT);
+	return pair;
+}
+
+unsigned int fpu_pair_stop(struct fpu_pair *pair)
+{
+	pair->stop = 1;
+	fpu_slice(pair);
+	waitpid(pair->pid, NULL, 0);
+	return fpu_wrong("partner", &pair->partner);
+}
+
+/* Give the task, which is the caller and holds its pattern, a history. */
+void fpu_live(struct fpu_pair *pair, struct fpu_task *task,
+	      enum fpu_history history)
+{
+	static const unsigned int slices[] = {
+		[COLD] = 6, [HOT] = 7, [WRAPPING] = 258,
+	};
+	unsigned int i;
+
+	for (i = 0; i < slices[history]; i++) {
+		if (history != COLD)
+			fpu_read(task);
+		fpu_slice(pair);
+	}
+}
+
+/* End the slice by going to the idle task, which leaves the registers alone. */
+void fpu_sleep(void)
+{
+	struct __kernel_timespec while_idle = { .tv_nsec = 1000000 };
+
+	syscall(NR_CLOCK_NANOSLEEP, CLOCK_MONOTONIC, 0, &while_idle, NULL);
+}
+
+/* Milliseconds of a clock that runs without gaps. */
+__u64 fpu_clock(void)
+{
+	struct __kernel_timespec now = { 0 };
+
+	syscall(NR_CLOCK_GETTIME, CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + (__u32)now.tv_nsec / 1000000;
+}
+
+/* Stay in user mode, for as long as an interrupt takes to come or longer. */
+void fpu_spin(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < 100000; i++)
+		asm volatile("pause");
+}

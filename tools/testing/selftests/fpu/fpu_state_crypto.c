@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A task keeps its FPU registers while the kernel uses them for its own: in a
+ * system call of the task, in a kernel thread, in a softirq on top of a system
+ * call, and in a softirq on top of user mode.
+ *
+ * The softirqs are those of TCP connections over the loopback device whose
+ * segments are signed (TCP-AO) by a hash that the kernel computes with vectors.
+ */
+#include <arpa/inet.h>
+#include <linux/if_alg.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "fpu_histories.h"
+
+#ifndef TCP_AO_ADD_KEY
+#define TCP_AO_ADD_KEY	38
+
+struct tcp_ao_add {
+	struct sockaddr_storage addr;
+	char alg_name[64];
+	__s32 ifindex;
+	__u32 flags;
+	__u16 reserved2;
+	__u8 prefix;
+	__u8 sndid;
+	__u8 rcvid;
+	__u8 maclen;
+	__u8 keyflags;
+	__u8 keylen;
+	__u8 key[80];
+};
+#endif
+
+#define NO_VECTORS	"needs %s by vector instructions"
+
+static char data[8192];
+static char result[sizeof(data)];
+
+/*
+ * Is there an implementation besides the plain ones? It has to be in use, so
+ * that /proc/crypto lists it.
+ */
+static bool uses_vectors(const char *algorithm)
+{
+	char line[256], name[128] = "", driver[128];
+	FILE *file = fopen("/proc/crypto", "r");
+	bool found = false;
+
+	if (!file)
+		return false;
+	while (fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "name : %127s", name) == 1)
+			continue;
+		if (sscanf(line, "driver : %127s", driver) == 1 &&
+		    !strcmp(name, algorithm) && !strstr(driver, "generic") &&
+		    !strstr(driver, "fixed-time"))
+			found = true;
+	}
+	fclose(file);
+	return found;
+}
+
+/* A socket that computes the algorithm, or -1. */
+static int open_crypto(const char *type, const char *algorithm)
+{
+	struct sockaddr_alg address = { .salg_family = AF_ALG };
+	static const char key[16];
+	int fd, op;
+
+	snprintf((char *)address.salg_type, sizeof(address.salg_type), "%s",
+		 type);
+	snprintf((char *)address.salg_name, sizeof(address.salg_name), "%s",
+		 algorithm);
+	fd = socket(AF_ALG, SOCK_SEQPACKET, 0);
+	if (fd < 0)
+		return -1;
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)))
+		return -1;
+	if (!strcmp(type, "skcipher") &&
+	    setsockopt(fd, SOL_ALG, ALG_SET_KEY, key, sizeof(key)))
+		return -1;
+	op = accept(fd, NULL, NULL);
+	close(fd);
+	return op;
+}
+
+TEST_F(history, hash_in_task)
+{
+	int fd = open_crypto("hash", "sha256");
+
+	if (fd < 0 || !uses_vectors("sha256"))
+		SKIP(return, NO_VECTORS, "AF_ALG with sha256");
+
+	fpu_hold(self->subject, 0);
+	fpu_live(self->pair, self->subject, variant->subject);
+	ASSERT_EQ(sizeof(data), syscall(SYS_write, fd, data, sizeof(data)));
+	ASSERT_EQ(32, syscall(SYS_read, fd, result, 32));
+	fpu_read(self->subject);
+	EXPECT_EQ(0, fpu_wrong("subject", self->subject));
+}
+
+TEST_F(history, cipher_in_task)
+{
+	char control[CMSG_SPACE(4) + CMSG_SPACE(sizeof(struct af_alg_iv) + 16)];
+	struct iovec iov = { data, sizeof(data) };
+	struct msghdr msg = {
+		.msg_control = control,
+		.msg_controllen = sizeof(control),
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+	};
+	int fd = open_crypto("skcipher", "cbc(aes)");
+	struct cmsghdr *cmsg;
+
+	if (fd < 0 || !uses_vectors("cbc(aes)"))
+		SKIP(return, NO_VECTORS, "AF_ALG with cbc(aes)");
+
+	memset(control, 0, sizeof(control));
+	cmsg = CMSG_FIRSTHDR(&msg);
+	cmsg->cmsg_level = SOL_ALG;
+	cmsg->cmsg_type = ALG_SET_OP;
+	cmsg->cmsg_len = CMSG_LEN(4);
+	*(__u32 *)CMSG_DATA(cmsg) = ALG_OP_ENCRYPT;
+	cmsg = CMSG_NXTHDR(&msg, cmsg);
+	cmsg->cmsg_level = SOL_ALG;
+	cmsg->cmsg_type = ALG_SET_IV;
+	cmsg->cmsg_len = CMSG_LEN(sizeof(struct af_alg_iv) + 16);
+	((struct af_alg_iv *)CMSG_DATA(cmsg))->ivlen = 16;
+
+	fpu_hold(self->subject, 0);
+	fpu_live(self->pair, self->subject, variant->subject);
+	ASSERT_EQ(sizeof(data), syscall(SYS_sendmsg, fd, &msg, 0));
+	ASSERT_EQ(sizeof(data), syscall(SYS_read, fd, result, sizeof(result)));
+	fpu_read(self->subject);
+	EXPECT_EQ(0, fpu_wrong("subject", self->subject));
+}
+
+/* The thread runs on the CPU of the subject, which sleeps meanwhile. */
+TEST_F(history, hash_in_kernel_thread)
+{
+	int fd = open_crypto("hash", "cryptd(sha256)");
+
+	if (fd < 0 || !uses_vectors("sha256"))
+		SKIP(return, NO_VECTORS, "AF_ALG with cryptd(sha256)");
+
+	fpu_hold(self->subject, 0);
+	fpu_live(self->pair, self->subject, variant->subject);
+	ASSERT_EQ(sizeof(data), syscall(SYS_write, fd, data, sizeof(data)));
+	ASSERT_EQ(32, syscall(SYS_read, fd, result, 32));
+	fpu_read(self->subject);
+	EXPECT_EQ(0, fpu_wrong("subject", self->subject));
+}
+
+static int add_key(int fd, const struct sockaddr_in *peer)
+{
+	struct tcp_ao_add key = {
+		.alg_name = "hmac(sha256)",
+		.prefix = 32,
+		.sndid = 1,
+		.rcvid = 1,
+		.keylen = 4,
+		.key = "key",
+	};
+
+	memcpy(&key.addr, peer, sizeof(*peer));
+	return setsockopt(fd, IPPROTO_TCP, TCP_AO_ADD_KEY, &key, sizeof(key));
+}
+
+/* Both ends of a connection, in a network namespace of its own if possible. */
+static int connect_signed(int fds[2])
+{
+	struct sockaddr_in address = {
+		.sin_family = AF_INET,
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+	};
+	struct ifreq loopback = { .ifr_name = "lo", .ifr_flags = IFF_UP };
+	socklen_t size = sizeof(address);
+	int listener, off = 0;
+
+	unshare(CLONE_NEWNET);
+	listener = socket(AF_INET, SOCK_STREAM, 0);
+	fds[0] = socket(AF_INET, SOCK_STREAM, 0);
+	if (listener < 0 || fds[0] < 0)
+		return -1;
+	ioctl(listener, SIOCSIFFLAGS, &loopback);
+	if (add_key(listener, &address) || add_key(fds[0], &address) ||
+	    bind(listener, (struct sockaddr *)&address, size) ||
+	    listen(listener, 1) ||
+	    getsockname(listener, (struct sockaddr *)&address, &size) ||
+	    connect(fds[0], (struct sockaddr *)&address, size))
+		return -1;
+	fds[1] = accept(listener, NULL, NULL);
+	if (fds[1] < 0)
+		return -1;
+	return setsockopt(fds[1], IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off));
+}
+
+/* The segment is verified in a softirq, before the system call returns. */
+TEST_F(history, softirq_in_system_call)
+{
+	int fds[2];
+
+	if (connect_signed(fds) || !uses_vectors("sha256"))
+		SKIP(return, NO_VECTORS, "TCP-AO with hmac(sha256)");
+
+	fpu_hold(self->subject, 0);
+	fpu_live(self->pair, self->subject, variant->subject);
+	ASSERT_EQ(sizeof(data), syscall(SYS_write, fds[0], data, sizeof(data)));
+	fpu_read(self->subject);
+	ASSERT_LT(0, syscall(SYS_read, fds[1], result, sizeof(result)));
+	fpu_read(self->subject);
+	EXPECT_EQ(0, fpu_wrong("subject", self->subject));
+}
+
+/* A timer sends the delayed acknowledgment while the task is in user mode. */
+TEST_F(history, softirq_in_user_mode)
+{
+	int fds[2], unacknowledged = 1;
+	__u64 start;
+
+	if (connect_signed(fds) || !uses_vectors("sha256"))
+		SKIP(return, NO_VECTORS, "TCP-AO with hmac(sha256)");
+
+	fpu_hold(self->subject, 0);
+	fpu_live(self->pair, self->subject, variant->subject);
+	ASSERT_EQ(1, syscall(SYS_write, fds[0], data, 1));
+	start = fpu_clock();
+	while (unacknowledged && fpu_clock() - start < 3000) {
+		fpu_spin();
+		syscall(SYS_ioctl, fds[0], SIOCOUTQ, &unacknowledged);
+	}
+	fpu_read(self->subject);
+	EXPECT_EQ(0, unacknowledged);
+	EXPECT_EQ(0, fpu_wrong("subject", self->subject));
+}
+
+TEST_HARNESS_MAIN
