@@ -11,6 +11,7 @@
 
 #include <cpuid.h>
 #include <linux/types.h>
+#include <stdalign.h>
 
 #ifdef __SSE__
 #error "The compiler may use the registers under test: build with -mgeneral-regs-only"
@@ -42,7 +43,7 @@
 
 /* The layout of FXSAVE, followed by that of XSAVE in standard format. */
 struct fpu_image {
-	_Alignas(64) __u16 fcw;
+	alignas(64) __u16 fcw;
 	__u16 fsw;
 	__u8 ftw;
 	__u8 reserved;

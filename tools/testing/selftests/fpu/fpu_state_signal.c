@@ -36,7 +36,7 @@ enum frame_action {
 	NO_FRAME,		/* no FPU state at all */
 	MOVE_FRAME,		/* to memory that causes a page fault */
 	UNMAP_FRAME,
-	BREAK_FRAME,		/* what XRSTOR or FXRSTOR refuse */
+	BREAK_FRAME,		/* in a way that XRSTOR or FXRSTOR refuse */
 };
 
 /* What the handler of SIGUSR1 does. */
@@ -144,8 +144,10 @@ static void treat_frame(void **fpstate)
 	case BREAK_FRAME:
 		if (size > 512)
 			fx->header_reserved[0] = 1;
-		else
+		else if (FX_OFFSET)
 			fx->mxcsr = ~0;
+		else
+			*fpstate += 8;	/* QEMU loads any MXCSR */
 		break;
 	}
 }
