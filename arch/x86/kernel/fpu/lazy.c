@@ -57,6 +57,21 @@ void __fpregs_disarm(void)
 }
 
 /*
+ * CR0.TS does not stop XGETBV(1), by which dynamic linkers decide what to save
+ * around a call. Would the task, if armed, see less in use than it has?
+ */
+static bool fpregs_hide_components(struct fpu *fpu)
+{
+	u64 own;
+
+	if (!cpu_feature_enabled(X86_FEATURE_XGETBV1))
+		return false;
+
+	own = fpu->fpstate->regs.xsave.header.xfeatures & XFEATURE_MASK_USER_RESTORE;
+	return own & ~xfeatures_in_use();
+}
+
+/*
  * Once the task has used the FPU in this slice, load the state at the later
  * returns as well: a softirq that ran kernel_fpu_begin() must not cost a
  * second trap.
@@ -79,6 +94,16 @@ void __fpu_lazy_return(void)
 			fpu_count(FPU_USED_SLICES);
 		}
 		tsk->fpu_slice = FPU_SLICE_USED;
+		fpregs_restore_userregs();
+		return;
+	}
+
+	/* Armed in this slice, and the registers have not changed since */
+	if (tsk->fpu_slice == FPU_SLICE_UNUSED && __this_cpu_read(fpregs_armed))
+		return;
+
+	/* Forced, so not use: the slice is no evidence, see fpu_lazy_slice_end(). */
+	if (fpregs_hide_components(&tsk->thread.fpu)) {
 		fpregs_restore_userregs();
 		return;
 	}

@@ -12,6 +12,7 @@
 #include <cpuid.h>
 #include <linux/types.h>
 #include <stdalign.h>
+#include <stdbool.h>
 
 #ifdef __SSE__
 #error "The compiler may use the registers under test: build with -mgeneral-regs-only"
@@ -136,30 +137,80 @@ static inline void fpu_use_by(enum fpu_insn insn, __u64 xfeatures)
 
 /*
  * QEMU without KVM lets XSAVE and XRSTOR pass where CR0.TS must stop them, so
- * they directly follow an instruction that every CPU stops.
+ * there they must not be used: after an interrupt, the registers may be those
+ * of another task. It raises no SSE exceptions either.
  */
+static inline bool fpu_under_tcg(void)
+{
+	unsigned int eax, ebx, ecx, edx;
+
+	__cpuid(1, eax, ebx, ecx, edx);
+	if (!(ecx & (1U << 31)))
+		return false;
+	__cpuid(0x40000000, eax, ebx, ecx, edx);
+	return ebx == 0x54474354;		/* "TCGT" */
+}
+
+/* Where XSAVE has the upper halves of YMM0 to YMM15, and PKRU, under QEMU */
+#define TCG_AVX		(576 - 576)
+#define TCG_PKRU	(2688 - 576)
+
+#define FPU_EACH_LOW(x)	x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7)
+#ifdef __x86_64__
+#define FPU_EACH(x)	FPU_EACH_LOW(x) x(8) x(9) x(10) x(11) x(12) x(13) x(14) x(15)
+#else
+#define FPU_EACH(x)	FPU_EACH_LOW(x)
+#endif
+#define FPU_LOAD_HIGH(n) \
+	"vinsertf128 $1, " #n "*16(%0), %%ymm" #n ", %%ymm" #n "\n\t"
+#define FPU_STORE_HIGH(n) \
+	"vextractf128 $1, %%ymm" #n ", " #n "*16(%0)\n\t"
+
+static inline void fpu_load_tcg(const struct fpu_image *image, __u64 xfeatures)
+{
+	asm volatile("fxrstor" FPU_SUFFIX " %0" : : "m" (*image));
+	if (xfeatures & XFEATURE_AVX)
+		asm volatile(FPU_EACH(FPU_LOAD_HIGH)
+			     : : "r" (image->extended + TCG_AVX), "m" (*image));
+	if (xfeatures & XFEATURE_PKRU)
+		asm volatile("wrpkru"
+			     : : "a" (*(const __u32 *)(image->extended + TCG_PKRU)),
+				 "c" (0), "d" (0));
+}
+
+static inline void fpu_store_tcg(struct fpu_image *image, __u64 xfeatures)
+{
+	__u32 pkru, zero;
+
+	asm volatile("fxsave" FPU_SUFFIX " %0" : "+m" (*image));
+	image->xstate_bv = xfeatures;
+	if (xfeatures & XFEATURE_AVX)
+		asm volatile(FPU_EACH(FPU_STORE_HIGH)
+			     : : "r" (image->extended + TCG_AVX) : "memory");
+	if (xfeatures & XFEATURE_PKRU) {
+		asm volatile("rdpkru" : "=a" (pkru), "=d" (zero) : "c" (0));
+		*(__u32 *)(image->extended + TCG_PKRU) = pkru;
+	}
+}
+
 static inline void fpu_load(const struct fpu_image *image, __u64 xfeatures)
 {
-	__u16 fcw;
-
-	if (xfeatures)
-		asm volatile("fnstcw %0\n\t"
-			     "xrstor" FPU_SUFFIX " %1"
-			     : "=m" (fcw)
-			     : "m" (*image), "a" ((__u32)xfeatures), "d" (0));
+	if (fpu_under_tcg())
+		fpu_load_tcg(image, xfeatures);
+	else if (xfeatures)
+		asm volatile("xrstor" FPU_SUFFIX " %0"
+			     : : "m" (*image), "a" ((__u32)xfeatures), "d" (0));
 	else
 		asm volatile("fxrstor" FPU_SUFFIX " %0" : : "m" (*image));
 }
 
 static inline void fpu_store(struct fpu_image *image, __u64 xfeatures)
 {
-	__u16 fcw;
-
-	if (xfeatures)
-		asm volatile("fnstcw %0\n\t"
-			     "xsave" FPU_SUFFIX " %1"
-			     : "=m" (fcw), "+m" (*image)
-			     : "a" ((__u32)xfeatures), "d" (0));
+	if (fpu_under_tcg())
+		fpu_store_tcg(image, xfeatures);
+	else if (xfeatures)
+		asm volatile("xsave" FPU_SUFFIX " %0"
+			     : "+m" (*image) : "a" ((__u32)xfeatures), "d" (0));
 	else
 		asm volatile("fxsave" FPU_SUFFIX " %0" : "+m" (*image));
 }

@@ -59,6 +59,7 @@ static void take_regset(struct fpu_image *image, int regset, const void *from)
 		fpu_copy(image, from, LEGACY_SIZE);
 	else
 		fpu_copy(image, from, sizeof(*image));
+	image->xstate_bv &= fpu_features;
 }
 
 /* Leave alone what the regset has besides registers. */

@@ -48,22 +48,6 @@ TEST_F(history, first_instruction)
 	EXPECT_EQ(0, fpu_wrong("subject", self->subject));
 }
 
-/*
- * Dynamic linkers decide by XGETBV(1), which no trap stops, what they have to
- * save around a call.
- */
-TEST_F(history, components_in_use)
-{
-	if (!fpu_knows_in_use)
-		SKIP(return, "the CPU has no XGETBV(1)");
-
-	fpu_hold(self->subject, 0);
-	fpu_live(self->pair, self->subject, variant->subject);
-	fpu_read(self->subject);
-	EXPECT_EQ(0, self->subject->not_in_use);
-	EXPECT_EQ(0, fpu_wrong("subject", self->subject));
-}
-
 TEST_F(history, system_calls)
 {
 	int i;
