@@ -152,25 +152,22 @@ static inline bool fpu_under_tcg(void)
 }
 
 /* Where XSAVE has the upper halves of YMM0 to YMM15, and PKRU, under QEMU */
-#define TCG_AVX		(576 - 576)
+#define TCG_AVX		0
 #define TCG_PKRU	(2688 - 576)
 
-#define FPU_EACH_LOW(x)	x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7)
 #ifdef __x86_64__
-#define FPU_EACH(x)	FPU_EACH_LOW(x) x(8) x(9) x(10) x(11) x(12) x(13) x(14) x(15)
+#define FPU_VECTORS	"0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15"
 #else
-#define FPU_EACH(x)	FPU_EACH_LOW(x)
+#define FPU_VECTORS	"0,1,2,3,4,5,6,7"
 #endif
-#define FPU_LOAD_HIGH(n) \
-	"vinsertf128 $1, " #n "*16(%0), %%ymm" #n ", %%ymm" #n "\n\t"
-#define FPU_STORE_HIGH(n) \
-	"vextractf128 $1, %%ymm" #n ", " #n "*16(%0)\n\t"
 
 static inline void fpu_load_tcg(const struct fpu_image *image, __u64 xfeatures)
 {
 	asm volatile("fxrstor" FPU_SUFFIX " %0" : : "m" (*image));
 	if (xfeatures & XFEATURE_AVX)
-		asm volatile(FPU_EACH(FPU_LOAD_HIGH)
+		asm volatile(".irp n, " FPU_VECTORS "\n\t"
+			     "vinsertf128 $1, \\n*16(%0), %%ymm\\n, %%ymm\\n\n\t"
+			     ".endr"
 			     : : "r" (image->extended + TCG_AVX), "m" (*image));
 	if (xfeatures & XFEATURE_PKRU)
 		asm volatile("wrpkru"
@@ -185,7 +182,9 @@ static inline void fpu_store_tcg(struct fpu_image *image, __u64 xfeatures)
 	asm volatile("fxsave" FPU_SUFFIX " %0" : "+m" (*image));
 	image->xstate_bv = xfeatures;
 	if (xfeatures & XFEATURE_AVX)
-		asm volatile(FPU_EACH(FPU_STORE_HIGH)
+		asm volatile(".irp n, " FPU_VECTORS "\n\t"
+			     "vextractf128 $1, %%ymm\\n, \\n*16(%0)\n\t"
+			     ".endr"
 			     : : "r" (image->extended + TCG_AVX) : "memory");
 	if (xfeatures & XFEATURE_PKRU) {
 		asm volatile("rdpkru" : "=a" (pkru), "=d" (zero) : "c" (0));

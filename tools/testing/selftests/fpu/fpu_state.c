@@ -48,6 +48,7 @@ struct fpu_register {
 };
 
 __u64 fpu_features;
+bool fpu_knows_in_use;
 
 /* FIP, FDP and FOP are left out: CPUs differ in when they keep them. */
 static struct fpu_register registers[128];
@@ -108,6 +109,7 @@ static void __attribute__((constructor)) fpu_detect(void)
 	fpu_features = fpu_xfeatures();
 	if (fpu_features) {
 		__cpuid_count(0xd, 1, eax, ebx, ecx, edx);
+		fpu_knows_in_use = eax & (1 << 2);
 		initial_mxcsr_lost = (eax & (1 << 1)) && xrstor_keeps_mxcsr();
 	}
 	add_registers("fcw", 0, 1, 0, 0, 2);
@@ -367,6 +369,9 @@ bool fpu_check(struct fpu_task *task)
 
 void fpu_read(struct fpu_task *task)
 {
+	/* XGETBV does not bring the registers in, so it has to come first. */
+	if (fpu_knows_in_use)
+		task->not_in_use |= task->want.xstate_bv & ~fpu_xgetbv(1);
 	if (task->wrong)
 		fpu_use_by(INSN_X87, fpu_features);
 	else

@@ -27,6 +27,7 @@ struct fpu_task {
 	struct fpu_image got;		/* its latest or its first wrong reading */
 	unsigned int readings;
 	unsigned int wrong;		/* number of the first wrong reading */
+	__u64 not_in_use;		/* live components that XGETBV(1) denied */
 };
 
 /* What FSAVE writes in 32-bit mode, and 32-bit frames and regsets hold. */
@@ -54,6 +55,7 @@ struct fpu_pair {
 };
 
 extern __u64 fpu_features;
+extern bool fpu_knows_in_use;
 
 unsigned int fpu_rounds(void);
 bool fpu_can_use_by(enum fpu_insn insn);
