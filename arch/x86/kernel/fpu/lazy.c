@@ -4,7 +4,7 @@
  * to user mode, and that of others by #NM, behind CR0.TS.
  *
  * The rule is in asm/fpu/counter.h, the hooks are in asm/fpu/lazy.h. CR0.TS
- * is written by fpregs_arm() and __fpregs_disarm() alone.
+ * is written by fpregs_arm() here and __fpregs_disarm() there alone.
  */
 #define pr_fmt(fmt) "x86/fpu: " fmt
 
@@ -43,17 +43,6 @@ static void fpregs_arm(void)
 	write_cr0(read_cr0() | X86_CR0_TS);
 	__this_cpu_write(fpregs_armed, true);
 	fpu_count(FPU_TS_SETS);
-}
-
-/*
- * CLTS, as it does not serialize and a write to CR0 does. First the register,
- * then the variable: an interrupt in between may use the FPU.
- */
-void __fpregs_disarm(void)
-{
-	asm volatile("clts" : : : "memory");
-	__this_cpu_write(fpregs_armed, false);
-	fpu_count(FPU_TS_CLEARS);
 }
 
 /*
@@ -176,7 +165,9 @@ asm(".pushsection .init.rodata, \"a\"\n\t"
 	FPU_LAZY_HOOK_NEEDED(drop)
 	FPU_LAZY_HOOK_NEEDED(clear_user_states)
 	FPU_LAZY_HOOK_NEEDED(sigreturn)
+#if defined(CONFIG_X86_32) || defined(CONFIG_IA32_EMULATION)
 	FPU_LAZY_HOOK_NEEDED(sigreturn_ia32)
+#endif
 	".popsection");
 
 enum fpu_switch {

@@ -95,12 +95,6 @@ FIXTURE_TEARDOWN(counter)
 		fpu_pair_stop(self->pair);
 }
 
-#define NEEDS(condition, what) \
-do { \
-	if (!(condition)) \
-		SKIP(return, "needs fpu_switch=" what); \
-} while (0)
-
 #define begin()	fpu_stats_read(&self->before)
 #define end() \
 do { \
@@ -187,7 +181,8 @@ TEST_F_TIMEOUT(counter, unused_slice_resets, 120)
 {
 	int used, tries;
 
-	NEEDS(self->mode == 's', "sleazy");
+	if (self->mode != 's')
+		SKIP(return, "needs fpu_switch=sleazy");
 	for (used = 1; used < THRESHOLD; used++) {
 		long traps_first, resets;
 
@@ -223,7 +218,8 @@ TEST_F_TIMEOUT(counter, eager_slices_count_as_used, 120)
 {
 	int tries;
 
-	NEEDS(self->mode == 's', "sleazy");
+	if (self->mode != 's')
+		SKIP(return, "needs fpu_switch=sleazy");
 	for (tries = 0; ; tries++) {
 		ASSERT_LT(tries, TRIES);
 		forget(self->pair);
@@ -253,7 +249,8 @@ TEST_F_TIMEOUT(counter, kernel_only_slices_change_nothing, 120)
 	int pipe_fds[2], tries, status;
 	pid_t reader;
 
-	NEEDS(self->mode == 's', "sleazy");
+	if (self->mode != 's')
+		SKIP(return, "needs fpu_switch=sleazy");
 	for (tries = 0; ; tries++) {
 		ASSERT_LT(tries, TRIES);
 		ASSERT_EQ(0, pipe(pipe_fds));
@@ -305,7 +302,8 @@ TEST_F_TIMEOUT(counter, signals_are_no_use, 120)
 	struct fpu_stats signalled;
 	int i, tries;
 
-	NEEDS(self->mode != 'e', "sleazy or lazy");
+	if (self->mode == 'e')
+		SKIP(return, "needs fpu_switch=sleazy or lazy");
 	sigaction(SIGUSR2, &action, NULL);
 	for (tries = 0; ; tries++) {
 		ASSERT_LT(tries, TRIES);
@@ -346,7 +344,8 @@ TEST_F_TIMEOUT(counter, fork_resets, 120)
 	int tries, status;
 	pid_t pid;
 
-	NEEDS(self->mode == 's', "sleazy");
+	if (self->mode != 's')
+		SKIP(return, "needs fpu_switch=sleazy");
 	for (tries = 0; ; tries++) {
 		ASSERT_LT(tries, TRIES);
 		forget(self->pair);
@@ -396,7 +395,8 @@ TEST_F_TIMEOUT(counter, exec_resets, 120)
 	int status, tries, traps = -1;
 	pid_t pid;
 
-	NEEDS(self->mode == 's', "sleazy");
+	if (self->mode != 's')
+		SKIP(return, "needs fpu_switch=sleazy");
 	/* The child may be preempted while it starts, and then use less. */
 	for (tries = 0; tries < TRIES && traps != THRESHOLD; tries++) {
 		pid = fork();
@@ -427,7 +427,8 @@ TEST_F_TIMEOUT(counter, kernel_use_costs_no_second_trap, 120)
 
 	if (access(KERNEL_FPU_FILE, R_OK))
 		SKIP(return, "needs a kernel with CONFIG_TEST_FPU");
-	NEEDS(self->mode != 'e', "sleazy or lazy");
+	if (self->mode == 'e')
+		SKIP(return, "needs fpu_switch=sleazy or lazy");
 	for (tries = 0; ; tries++) {
 		ASSERT_LT(tries, TRIES);
 		forget(self->pair);

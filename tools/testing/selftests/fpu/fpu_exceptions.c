@@ -6,6 +6,7 @@
  */
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -35,10 +36,10 @@ static const struct {
 	{ PRECISION, FPE_FLTRES },
 };
 
-#define NR_EXCEPTIONS	(sizeof(exceptions) / sizeof(exceptions[0]))
+#define NR_EXCEPTIONS	ARRAY_SIZE(exceptions)
 
 /* What the handler found, and had to mask so that the program could go on */
-static volatile struct {
+static struct {
 	int count;
 	int code;
 	__u16 fcw;
@@ -69,7 +70,7 @@ static void catch_fpe(void)
 }
 
 static const float one = 1.0f, zero = 0.0f, three = 3.0f;
-static const float huge = 3.0e38f, tiny = 1.5e-38f, half = 0.4f;
+static const float huge = 3.0e38f, tiny = 1.0f / 6.0e37f, half = 0.4f;
 /* Too large, and too small, an exponent for any format */
 static const short up = 32000, down = -32000;
 
@@ -106,19 +107,19 @@ static void sse_exception(unsigned int bit)
 	asm volatile("ldmxcsr %0" : : "m" (mxcsr));
 	switch (bit) {
 	case INVALID:
-		asm volatile("movss %0, %%xmm0\n\tdivss %0, %%xmm0" : : "m" (zero));
+		asm volatile("movss %0, %%xmm0\n\tdivss %0, %%xmm0" : : "m" (zero) : "memory");
 		break;
 	case ZERO_DIVIDE:
-		asm volatile("movss %0, %%xmm0\n\tdivss %1, %%xmm0" : : "m" (one), "m" (zero));
+		asm volatile("movss %0, %%xmm0\n\tdivss %1, %%xmm0" : : "m" (one), "m" (zero) : "memory");
 		break;
 	case OVERFLOW:
-		asm volatile("movss %0, %%xmm0\n\tmulss %0, %%xmm0" : : "m" (huge));
+		asm volatile("movss %0, %%xmm0\n\tmulss %0, %%xmm0" : : "m" (huge) : "memory");
 		break;
 	case UNDERFLOW:
-		asm volatile("movss %0, %%xmm0\n\tmulss %1, %%xmm0" : : "m" (tiny), "m" (half));
+		asm volatile("movss %0, %%xmm0\n\tmulss %1, %%xmm0" : : "m" (tiny), "m" (half) : "memory");
 		break;
 	case PRECISION:
-		asm volatile("movss %0, %%xmm0\n\tdivss %1, %%xmm0" : : "m" (one), "m" (three));
+		asm volatile("movss %0, %%xmm0\n\tdivss %1, %%xmm0" : : "m" (one), "m" (three) : "memory");
 		break;
 	}
 }
@@ -133,7 +134,7 @@ TEST_F(history, x87)
 		fpu_live(self->pair, self->subject, variant->subject);
 		seen.count = 0;
 		x87_pending(exceptions[i].bit);
-		asm volatile("fwait");
+		asm volatile("fwait" : : : "memory");
 
 		EXPECT_EQ(1, seen.count);
 		EXPECT_EQ(exceptions[i].code, seen.code) {
@@ -183,7 +184,7 @@ TEST_F(history, pending_while_others_run)
 		for (slice = 0; slice < 3; slice++)
 			fpu_slice(self->pair);
 		EXPECT_EQ(0, seen.count);
-		asm volatile("fwait");
+		asm volatile("fwait" : : : "memory");
 
 		EXPECT_EQ(1, seen.count);
 		EXPECT_EQ(exceptions[i].code, seen.code) {
@@ -216,7 +217,7 @@ TEST_F(history, pending_at_sigreturn)
 	fpu_live(self->pair, self->subject, variant->subject);
 	syscall(SYS_kill, syscall(SYS_getpid), SIGUSR2);
 	EXPECT_EQ(0, seen.count);
-	asm volatile("fwait");
+	asm volatile("fwait" : : : "memory");
 	EXPECT_EQ(1, seen.count);
 	EXPECT_EQ(FPE_FLTDIV, seen.code);
 	EXPECT_EQ(FCW_DEFAULT & ~ZERO_DIVIDE, seen.fcw);
@@ -256,12 +257,13 @@ TEST_F(history, pending_at_exit)
 TEST_F(history, pending_at_exec)
 {
 	struct fpu_image image;
-	char path[4096] = "";
+	char path[4096] = "", *end;
 	int status = -1, fds[2];
 	pid_t pid;
 
 	ASSERT_LT(0, readlink("/proc/self/exe", path, sizeof(path) - 20));
-	strcpy(strrchr(path, '/') + 1, "fpu_state_exec");
+	end = strrchr(path, '/') + 1;
+	snprintf(end, path + sizeof(path) - end, "fpu_state_exec");
 	ASSERT_EQ(0, pipe(fds));
 	fcntl(fds[0], F_SETFL, O_NONBLOCK);
 	ASSERT_EQ(STDOUT_FILENO + 100, dup2(STDOUT_FILENO, STDOUT_FILENO + 100));

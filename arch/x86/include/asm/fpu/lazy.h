@@ -58,7 +58,6 @@ enum {
 DECLARE_STATIC_KEY_FALSE(fpu_lazy_key);
 DECLARE_PER_CPU(bool, fpregs_armed);
 
-void __fpregs_disarm(void);
 void __fpu_lazy_return(void);
 bool __fpu_lazy_trap(struct pt_regs *regs);
 
@@ -70,8 +69,10 @@ bool __fpu_lazy_trap(struct pt_regs *regs);
 do {									\
 	if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU))				\
 		asm volatile(".ifndef __fpu_lazy_hook_" #hook "\n\t"	\
-			     ".weak __fpu_lazy_hook_" #hook "\n\t"	\
-			     ".set __fpu_lazy_hook_" #hook ", 0\n\t"	\
+			     ".pushsection .init.rodata, \"a\"\n\t"	\
+			     ".weak __fpu_lazy_hook_" #hook "\n"	\
+			     "__fpu_lazy_hook_" #hook ": .byte 0\n\t"	\
+			     ".popsection\n\t"				\
 			     ".endif");					\
 } while (0)
 
@@ -81,6 +82,17 @@ static __always_inline bool fpu_lazy_enabled(void)
 	return IS_ENABLED(CONFIG_X86_SLEAZY_FPU) &&
 	       (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) ||
 		static_branch_likely(&fpu_lazy_key));
+}
+
+/*
+ * CLTS, as it does not serialize and a write to CR0 does. First the register,
+ * then the variable: an interrupt in between may use the FPU.
+ */
+static __always_inline void __fpregs_disarm(void)
+{
+	asm volatile("clts" : : : "memory");
+	__this_cpu_write(fpregs_armed, false);
+	fpu_count(FPU_TS_CLEARS);
 }
 
 /*
