@@ -25,21 +25,26 @@
 
 DEFINE_STATIC_KEY_FALSE(fpu_lazy_key);
 
-/*
- * This CPU's CR0.TS, so that it is neither read nor written when it is right
- * already. Belongs to the CPU: never saved, never migrated. Changed with
- * preemption disabled; set at the return to user mode only, IRQs off.
- */
 DEFINE_PER_CPU(bool, fpregs_armed);
 
-/* FPU_EAGER_*, fixed before the first user task runs */
-static unsigned int fpu_eager_threshold __ro_after_init = FPU_EAGER_ALWAYS;
+/*
+ * While armed: the state components in use in the registers, which do not
+ * change meanwhile. All bits that do not matter are set.
+ */
+static DEFINE_PER_CPU(u32, fpregs_in_use);
+
+unsigned int fpu_eager_threshold __ro_after_init = FPU_EAGER_ALWAYS;
+
+/*
+ * State components whose every instruction CR0.TS gates (SDM volume 3, 2.5 and
+ * 13.1), and PKRU, which __switch_to() writes. Any other could be used by an
+ * armed task with another's content.
+ */
+#define XFEATURE_MASK_LAZY_SAFE	(XFEATURE_MASK_FPSSE | XFEATURE_MASK_YMM | \
+				 XFEATURE_MASK_AVX512 | XFEATURE_MASK_PKRU)
 
 static void fpregs_arm(void)
 {
-	if (__this_cpu_read(fpregs_armed))
-		return;
-
 	write_cr0(read_cr0() | X86_CR0_TS);
 	__this_cpu_write(fpregs_armed, true);
 	fpu_count(FPU_TS_SETS);
@@ -47,61 +52,67 @@ static void fpregs_arm(void)
 
 /*
  * CR0.TS does not stop XGETBV(1), by which dynamic linkers decide what to save
- * around a call. Would the task, if armed, see less in use than it has?
+ * around a call. Would @tsk, if armed, see less in use than it has?
  */
-static bool fpregs_hide_components(struct fpu *fpu)
+static __always_inline bool fpregs_hide_state_of(struct task_struct *tsk)
 {
-	u64 own;
+	u32 own;
 
-	if (!cpu_feature_enabled(X86_FEATURE_XGETBV1))
+	if (!use_xsave())
 		return false;
 
-	own = fpu->fpstate->regs.xsave.header.xfeatures & XFEATURE_MASK_USER_RESTORE;
-	return own & ~xfeatures_in_use();
+	own = tsk->thread.fpu.fpstate->regs.xsave.header.xfeatures;
+	return unlikely(own & ~__this_cpu_read(fpregs_in_use));
+}
+
+static __always_inline void fpu_lazy_armed(struct task_struct *tsk)
+{
+	if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) && tsk->fpu_slice == FPU_SLICE_NONE)
+		fpu_count(FPU_ARMED_SLICES);
+	tsk->fpu_slice = FPU_SLICE_UNUSED;
+}
+
+/* Out of line, so that the frequent case has no registers to save */
+static noinline void fpu_lazy_arm(struct task_struct *tsk)
+{
+	u32 in_use = ~0;
+
+	if (cpu_feature_enabled(X86_FEATURE_XGETBV1))
+		in_use = xfeatures_in_use() | ~(XFEATURE_MASK_LAZY_SAFE & ~XFEATURE_MASK_PKRU);
+	__this_cpu_write(fpregs_in_use, in_use);
+
+	if (fpregs_hide_state_of(tsk)) {
+		switch_fpu_return();
+	} else {
+		fpregs_arm();
+		fpu_lazy_armed(tsk);
+	}
 }
 
 /*
- * Once the task has used the FPU in this slice, load the state at the later
- * returns as well: a softirq that ran kernel_fpu_begin() must not cost a
- * second trap.
+ * The task is not eager by its counter.
  *
- * What is loaded is always valid: unlike in 2008, when a task could be eager
- * and have no state in memory yet (commit 870568b39064), every user task has
- * an fpstate from fork on.
+ * Once it has used the FPU in this slice, load the state at the later returns
+ * as well: a softirq that ran kernel_fpu_begin() must not cost a second trap.
+ *
+ * What is loaded because of fpregs_hide_state_of() is forced, so not use: the
+ * slice is no evidence, see fpu_lazy_slice_end().
  */
-void __fpu_lazy_return(void)
+void __fpu_lazy_return(struct task_struct *tsk)
 {
-	struct task_struct *tsk = current;
-
 	lockdep_assert_irqs_disabled();
 
-	if (fpu_counter_eager(tsk->fpu_counter, fpu_eager_threshold) ||
-	    tsk->fpu_slice == FPU_SLICE_USED) {
-		if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) &&
-		    tsk->fpu_slice != FPU_SLICE_USED) {
-			fpu_count(FPU_EAGER_SLICES);
-			fpu_count(FPU_USED_SLICES);
-		}
-		tsk->fpu_slice = FPU_SLICE_USED;
-		fpregs_restore_userregs();
-		return;
+	if (unlikely(tsk->fpu_slice == FPU_SLICE_USED)) {
+		switch_fpu_return();
+	} else if (!__this_cpu_read(fpregs_armed)) {
+		fpu_lazy_arm(tsk);
+	} else if (tsk->fpu_slice == FPU_SLICE_NONE) {
+		if (fpregs_hide_state_of(tsk))
+			switch_fpu_return();
+		else
+			fpu_lazy_armed(tsk);
 	}
-
-	/* Armed in this slice, and the registers have not changed since */
-	if (tsk->fpu_slice == FPU_SLICE_UNUSED && __this_cpu_read(fpregs_armed))
-		return;
-
-	/* Forced, so not use: the slice is no evidence, see fpu_lazy_slice_end(). */
-	if (fpregs_hide_components(&tsk->thread.fpu)) {
-		fpregs_restore_userregs();
-		return;
-	}
-
-	if (tsk->fpu_slice == FPU_SLICE_NONE) {
-		tsk->fpu_slice = FPU_SLICE_UNUSED;
-		fpu_count(FPU_ARMED_SLICES);
-	}
-	fpregs_arm();
+	/* Or else it was armed in this slice, and the registers are as they were. */
 }
 
 bool __fpu_lazy_trap(struct pt_regs *regs)
@@ -208,14 +219,6 @@ static int __init fpu_switch_param(char *str)
 	return 0;
 }
 early_param("fpu_switch", fpu_switch_param);
-
-/*
- * State components whose every instruction CR0.TS gates (SDM volume 1,
- * section 13.5.1 and volume 3, table 2-2), and PKRU, which __switch_to()
- * writes. Any other could be used by an armed task with another's content.
- */
-#define XFEATURE_MASK_LAZY_SAFE	(XFEATURE_MASK_FPSSE | XFEATURE_MASK_YMM | \
-				 XFEATURE_MASK_AVX512 | XFEATURE_MASK_PKRU)
 
 /* Why no task may be armed on this machine, or NULL */
 static const char * __init fpu_lazy_obstacle(void)

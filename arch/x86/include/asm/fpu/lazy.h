@@ -56,9 +56,17 @@ enum {
 };
 
 DECLARE_STATIC_KEY_FALSE(fpu_lazy_key);
+/*
+ * This CPU's CR0.TS, so that it is neither read nor written when it is right
+ * already. Belongs to the CPU: never saved, never migrated. Changed with
+ * preemption disabled; set at the return to user mode only, IRQs off.
+ */
 DECLARE_PER_CPU(bool, fpregs_armed);
 
-void __fpu_lazy_return(void);
+/* FPU_EAGER_*, fixed before the first user task runs */
+extern unsigned int fpu_eager_threshold;
+
+void __fpu_lazy_return(struct task_struct *tsk);
 bool __fpu_lazy_trap(struct pt_regs *regs);
 
 /*
@@ -121,17 +129,6 @@ static __always_inline void fpu_lazy_init_cpu(void)
 		__this_cpu_write(fpregs_armed, false);
 }
 
-/* Return to user mode with TIF_NEED_FPU_LOAD set: load or arm. IRQs off. */
-static __always_inline void fpu_lazy_return(void)
-{
-	FPU_LAZY_HOOK(return_to_user);
-
-	if (fpu_lazy_enabled())
-		__fpu_lazy_return();
-	else
-		switch_fpu_return();
-}
-
 /*
  * #NM: true if it was CR0.TS that raised it and the instruction can be
  * retried. IRQs off.
@@ -144,6 +141,38 @@ static __always_inline bool fpu_lazy_trap(struct pt_regs *regs)
 }
 
 #ifdef CONFIG_X86_SLEAZY_FPU
+/*
+ * Return to user mode with TIF_NEED_FPU_LOAD set: load or arm. IRQs off.
+ *
+ * What is loaded is always valid: unlike in 2008, when a task could be eager
+ * and have no state in memory yet (commit 870568b39064), every user task has
+ * an fpstate from fork on.
+ */
+static __always_inline void fpu_lazy_return(void)
+{
+	struct task_struct *tsk;
+
+	FPU_LAZY_HOOK(return_to_user);
+
+	if (!fpu_lazy_enabled()) {
+		switch_fpu_return();
+		return;
+	}
+
+	tsk = current;
+	if (fpu_counter_eager(tsk->fpu_counter, fpu_eager_threshold)) {
+		if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) &&
+		    tsk->fpu_slice != FPU_SLICE_USED) {
+			fpu_count(FPU_EAGER_SLICES);
+			fpu_count(FPU_USED_SLICES);
+		}
+		tsk->fpu_slice = FPU_SLICE_USED;
+		switch_fpu_return();
+	} else {
+		__fpu_lazy_return(tsk);
+	}
+}
+
 static __always_inline void __fpu_lazy_reset(struct task_struct *tsk)
 {
 	tsk->fpu_counter = 0;
@@ -195,6 +224,11 @@ static __always_inline void fpu_lazy_slice_end(struct task_struct *prev)
 		__fpu_lazy_slice_end(prev, false);
 }
 #else
+static __always_inline void fpu_lazy_return(void)
+{
+	switch_fpu_return();
+}
+
 static inline void fpu_lazy_fork(struct task_struct *dst) { }
 static inline void fpu_lazy_exec(void) { }
 static inline void fpu_lazy_slice_end(struct task_struct *prev) { }
