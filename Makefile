@@ -6,7 +6,7 @@ export BASE KSRC
 
 help: ## Show this
 	@echo 'Targets (variables: BASE=$(BASE), KSRC=/path/to/a/kernel/tree):'
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
 
 run: ## Boot the unpatched and the patched kernel in QEMU, measure, print a table
 	@scripts/run
