@@ -8,19 +8,26 @@
  */
 #define pr_fmt(fmt) "x86/fpu: " fmt
 
+#include <linux/bitops.h>
+#include <linux/cc_platform.h>
+#include <linux/cpu.h>
 #include <linux/cpufeature.h>
 #include <linux/debugfs.h>
+#include <linux/device.h>
 #include <linux/init.h>
 #include <linux/seq_file.h>
 #include <linux/string.h>
+#include <linux/sysfs.h>
 
 #include <asm/fpu/lazy.h>
 #include <asm/fpu/signal.h>
+#include <asm/msr.h>
 #include <asm/ptrace.h>
 #include <asm/special_insns.h>
 
 #include "context.h"
 #include "internal.h"
+#include "legacy.h"
 #include "xstate.h"
 
 DEFINE_STATIC_KEY_FALSE(fpu_lazy_key);
@@ -36,12 +43,55 @@ static DEFINE_PER_CPU(u32, fpregs_in_use);
 unsigned int fpu_eager_threshold __ro_after_init = FPU_EAGER_ALWAYS;
 
 /*
- * State components whose every instruction CR0.TS gates (SDM volume 3, 2.5 and
- * 13.1), and PKRU, which __switch_to() writes. Any other could be used by an
- * armed task with another's content.
+ * What keeps an armed task from another's content, for each state component. A
+ * component that is not in the table makes the machine eager.
  */
-#define XFEATURE_MASK_LAZY_SAFE	(XFEATURE_MASK_FPSSE | XFEATURE_MASK_YMM | \
-				 XFEATURE_MASK_AVX512 | XFEATURE_MASK_PKRU)
+enum xfeature_guard {
+	UNKNOWN,
+	GATED,		/* CR0.TS: each instruction that accesses it raises #NM */
+	SWITCHED,	/* __switch_to() writes it, TS need not gate it */
+	TASK_EAGER,	/* no task that uses it is armed, nor any on top of it */
+	MACHINE_EAGER,	/* no task is armed on a machine that has it enabled */
+};
+
+static const struct {
+	enum xfeature_guard guard;
+	const char *name;
+} xfeature_guards[] = {
+	/* SDM vol. 3, 2.5 "Control Registers", CR0.TS */
+	[XFEATURE_FP]		= { GATED, "x87" },
+	[XFEATURE_SSE]		= { GATED, "SSE" },
+	[XFEATURE_YMM]		= { GATED, "AVX" },
+	[XFEATURE_OPMASK]	= { GATED, "AVX-512 opmask" },
+	[XFEATURE_ZMM_Hi256]	= { GATED, "AVX-512 ZMM_Hi256" },
+	[XFEATURE_Hi16_ZMM]	= { GATED, "AVX-512 Hi16_ZMM" },
+	/*
+	 * SDM vol. 2, BNDMK, BNDMOV etc.: no #NM among their exceptions. See
+	 * fpu_switch_param().
+	 */
+	[XFEATURE_BNDREGS]	= { MACHINE_EAGER, "MPX" },
+	[XFEATURE_BNDCSR]	= { MACHINE_EAGER, "MPX" },
+	/* SDM vol. 2, RDPKRU and WRPKRU: #GP and #UD only */
+	[XFEATURE_PKRU]		= { SWITCHED, "PKRU" },
+	/* SDM vol. 2, ENQCMD reads the MSR. See try_fixup_enqcmd_gp(), too. */
+	[XFEATURE_PASID]	= { MACHINE_EAGER, "PASID" },
+	/* SDM vol. 1, "Shadow Stacks": each CALL and RET changes SSP. */
+	[XFEATURE_CET_USER]	= { TASK_EAGER, "CET" },
+	/* SDM vol. 2, TILE*: #NM by XFD alone, and by that for tile data only */
+	[XFEATURE_XTILE_CFG]	= { MACHINE_EAGER, "AMX" },
+	[XFEATURE_XTILE_DATA]	= { MACHINE_EAGER, "AMX" },
+};
+
+/* Of the enabled components, those with this guard. Set by fpu_lazy_init(). */
+static u32 xfeatures_gated __ro_after_init;
+static u32 xfeatures_task_eager __ro_after_init;
+
+/*
+ * Where registers may leak (X86_BUG_LAZY_FP): clear them before a task is armed
+ * on top of them.
+ */
+static bool fpregs_clear_first __ro_after_init;
+static struct fpstate cleared_fpstate __ro_after_init;
 
 static void fpregs_arm(void)
 {
@@ -51,8 +101,41 @@ static void fpregs_arm(void)
 }
 
 /*
+ * Leave no data in the registers. Not by XRSTOR of the initial state: behind
+ * that, XGETBV(1) would deny that anything is in use, and no task that has used
+ * the FPU could ever be armed.
+ */
+static void fpregs_clear(void)
+{
+	if (use_xsave())
+		os_xrstor(&cleared_fpstate, xfeatures_gated);
+	else if (use_fxsr())
+		fxrstor(&cleared_fpstate.regs.fxsave);
+	else
+		frstor(&cleared_fpstate.regs.fsave);
+
+	__cpu_invalidate_fpregs_state();
+}
+
+/*
+ * Do the registers hold state that an armed task would use, as CR0.TS does not
+ * gate it? XGETBV(1) tells nothing of supervisor state.
+ */
+static bool fpregs_use_ungated(void)
+{
+	u64 u_cet;
+
+	if (!(xfeatures_task_eager & XFEATURE_MASK_CET_USER))
+		return false;
+
+	rdmsrl(MSR_IA32_U_CET, u_cet);
+	return u_cet;
+}
+
+/*
  * CR0.TS does not stop XGETBV(1), by which dynamic linkers decide what to save
- * around a call. Would @tsk, if armed, see less in use than it has?
+ * around a call. Would @tsk, if armed, see less in use than it has? It would
+ * lack what it has of an ungated component, too.
  */
 static __always_inline bool fpregs_hide_state_of(struct task_struct *tsk)
 {
@@ -77,9 +160,17 @@ static noinline void fpu_lazy_arm(struct task_struct *tsk)
 {
 	u32 in_use = ~0;
 
+	if (fpregs_use_ungated()) {
+		switch_fpu_return();
+		return;
+	}
+
+	if (fpregs_clear_first)
+		fpregs_clear();
+
 	if (cpu_feature_enabled(X86_FEATURE_XGETBV1))
-		in_use = xfeatures_in_use() | ~(XFEATURE_MASK_LAZY_SAFE & ~XFEATURE_MASK_PKRU);
-	__this_cpu_write(fpregs_in_use, in_use);
+		in_use = xfeatures_in_use() | ~xfeatures_gated;
+	__this_cpu_write(fpregs_in_use, in_use & ~xfeatures_task_eager);
 
 	if (fpregs_hide_state_of(tsk)) {
 		switch_fpu_return();
@@ -155,8 +246,31 @@ void fpu_lazy_assert_user_state(void)
 	ts = read_cr0() & X86_CR0_TS;
 	WARN_ON_FPU(ts != __this_cpu_read(fpregs_armed));
 	WARN_ON_FPU(ts != test_thread_flag(TIF_NEED_FPU_LOAD));
+	if (ts) {
+		WARN_ON_FPU(fpregs_use_ungated());
+		WARN_ON_FPU(fpregs_hide_state_of(current));
+	}
 }
 #endif
+
+/*
+ * The VM exit of VMX loads CR0 with what KVM has read here once, in a preemptible
+ * ioctl. By then TS is clear, as vcpu_enter_guest() has loaded the registers. A TS
+ * that is not of an armed task is left for KVM to complain of.
+ */
+unsigned long __fpu_lazy_host_cr0(void)
+{
+	unsigned long cr0;
+
+	preempt_disable();
+	cr0 = read_cr0();
+	if (__this_cpu_read(fpregs_armed))
+		cr0 &= ~X86_CR0_TS;
+	preempt_enable();
+
+	return cr0;
+}
+EXPORT_SYMBOL_GPL(__fpu_lazy_host_cr0);
 
 /*
  * The hooks that must be in this kernel. A link error here names the one that
@@ -176,8 +290,15 @@ asm(".pushsection .init.rodata, \"a\"\n\t"
 	FPU_LAZY_HOOK_NEEDED(drop)
 	FPU_LAZY_HOOK_NEEDED(clear_user_states)
 	FPU_LAZY_HOOK_NEEDED(sigreturn)
+	FPU_LAZY_HOOK_NEEDED(set_bug)
 #if defined(CONFIG_X86_32) || defined(CONFIG_IA32_EMULATION)
 	FPU_LAZY_HOOK_NEEDED(sigreturn_ia32)
+#endif
+#if IS_ENABLED(CONFIG_KVM)
+	FPU_LAZY_HOOK_NEEDED(swap_kvm)
+#endif
+#if IS_BUILTIN(CONFIG_KVM_INTEL)
+	FPU_LAZY_HOOK_NEEDED(host_cr0)
 #endif
 	".popsection");
 
@@ -220,6 +341,37 @@ static int __init fpu_switch_param(char *str)
 }
 early_param("fpu_switch", fpu_switch_param);
 
+/* The first enabled component with which no task may be armed, or NULL */
+static const char * __init fpu_lazy_guards(void)
+{
+	const char *obstacle = NULL;
+	u64 enabled = fpu_kernel_cfg.max_features;
+	unsigned int i;
+
+	if (!use_xsave())
+		return NULL;
+
+	for_each_set_bit(i, (unsigned long *)&enabled, BITS_PER_TYPE(enabled)) {
+		switch (i < ARRAY_SIZE(xfeature_guards) ? xfeature_guards[i].guard : UNKNOWN) {
+		case GATED:
+			xfeatures_gated |= BIT(i);
+			break;
+		case SWITCHED:
+			break;
+		case TASK_EAGER:
+			xfeatures_task_eager |= BIT(i);
+			break;
+		case MACHINE_EAGER:
+			obstacle = obstacle ?: xfeature_guards[i].name;
+			break;
+		case UNKNOWN:
+			obstacle = obstacle ?: "an unknown xfeature";
+			break;
+		}
+	}
+	return obstacle;
+}
+
 /* Why no task may be armed on this machine, or NULL */
 static const char * __init fpu_lazy_obstacle(void)
 {
@@ -228,29 +380,55 @@ static const char * __init fpu_lazy_obstacle(void)
 	/* Xen clears TS when it injects #NM, behind fpregs_armed. */
 	if (cpu_feature_enabled(X86_FEATURE_XENPV))
 		return "Xen PV guest";
-	if (fpu_kernel_cfg.max_features & ~XFEATURE_MASK_LAZY_SAFE)
-		return "xfeatures that CR0.TS does not gate";
+	/* Each write of CR0 is an exit to the hypervisor, or worse. */
+	if (cc_platform_has(CC_ATTR_GUEST_STATE_ENCRYPT) ||
+	    cpu_feature_enabled(X86_FEATURE_TDX_GUEST))
+		return "confidential guest";
 	/* ENCLU stores and loads the registers whatever TS says. */
 	if (cpu_feature_enabled(X86_FEATURE_SGX))
 		return "SGX";
 	/* perf executes XSAVES and XRSTORS in NMIs. */
 	if (cpu_feature_enabled(X86_FEATURE_ARCH_LBR))
 		return "architectural LBR";
-	return NULL;
+	return fpu_lazy_guards();
+}
+
+static void __init fpu_lazy_clear_first(void)
+{
+	cleared_fpstate = init_fpstate;
+	if (use_xsave())
+		cleared_fpstate.regs.xsave.header.xfeatures = xfeatures_gated;
+	fpregs_clear_first = true;
 }
 
 static int __init fpu_lazy_init(void)
 {
 	enum fpu_switch asked = fpu_switch;
 	const char *obstacle = fpu_lazy_obstacle();
+	const char *note = "";
 
-	/* Lazy modes are opt-in. */
-	if (asked == FPU_SWITCH_AUTO || obstacle)
+	if (asked == FPU_SWITCH_AUTO) {
+		if (!obstacle && boot_cpu_has_bug(X86_BUG_LAZY_FP))
+			obstacle = "LazyFP (CVE-2018-3665)";
+		fpu_switch = FPU_SWITCH_SLEAZY;
+	} else if (asked == FPU_SWITCH_EAGER) {
+		obstacle = NULL;
+	}
+	if (obstacle)
 		fpu_switch = FPU_SWITCH_EAGER;
 
-	pr_info("fpu_switch=%s: %s%s%s\n", fpu_switch_names[asked],
+	if (fpu_switch != FPU_SWITCH_EAGER && boot_cpu_has_bug(X86_BUG_LAZY_FP)) {
+		if (cpu_mitigations_off()) {
+			note = ", vulnerable to LazyFP (CVE-2018-3665)";
+		} else {
+			note = ", with registers cleared (LazyFP, CVE-2018-3665)";
+			fpu_lazy_clear_first();
+		}
+	}
+
+	pr_info("fpu_switch=%s: %s%s%s%s\n", fpu_switch_names[asked],
 		fpu_switch_names[fpu_switch],
-		obstacle ? ", because of " : "", obstacle ?: "");
+		obstacle ? ", because of " : "", obstacle ?: "", note);
 
 	if (fpu_switch == FPU_SWITCH_EAGER)
 		return 0;
@@ -262,6 +440,48 @@ static int __init fpu_lazy_init(void)
 	return 0;
 }
 arch_initcall(fpu_lazy_init);
+
+#ifdef CONFIG_SYSFS
+static ssize_t lazy_fp_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	const char *unsure = "";
+
+	if (!boot_cpu_has_bug(X86_BUG_LAZY_FP))
+		return sysfs_emit(buf, "Not affected\n");
+	if (fpu_switch != FPU_SWITCH_EAGER && !fpregs_clear_first)
+		return sysfs_emit(buf, "Vulnerable\n");
+
+	if (boot_cpu_data.x86_vendor == X86_VENDOR_INTEL &&
+	    boot_cpu_has(X86_FEATURE_HYPERVISOR))
+		unsure = "; CPU unknown, depends on the hypervisor";
+	return sysfs_emit(buf, "Mitigation: %s%s\n", fpu_switch == FPU_SWITCH_EAGER ?
+			  "Eager FPU switching" : "Clear FPU registers", unsure);
+}
+static DEVICE_ATTR_RO(lazy_fp);
+
+static struct attribute *lazy_fp_attrs[] = {
+	&dev_attr_lazy_fp.attr,
+	NULL
+};
+
+static const struct attribute_group lazy_fp_group = {
+	.name	= "vulnerabilities",
+	.attrs	= lazy_fp_attrs,
+};
+
+static int __init fpu_lazy_sysfs(void)
+{
+	struct device *root = bus_get_dev_root(&cpu_subsys);
+	int err;
+
+	if (!root)
+		return -ENODEV;
+	err = sysfs_merge_group(&root->kobj, &lazy_fp_group);
+	put_device(root);
+	return err;
+}
+late_initcall(fpu_lazy_sysfs);
+#endif /* CONFIG_SYSFS */
 
 #ifdef CONFIG_DEBUG_FS
 static int mode_show(struct seq_file *m, void *unused)

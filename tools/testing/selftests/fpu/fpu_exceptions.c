@@ -5,6 +5,7 @@
  * ran. A pending one does not get in the way of exit, exec and signals.
  */
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,19 +48,45 @@ static struct {
 	__u32 mxcsr;
 } seen;
 
+/* Where in a signal frame they are from which the kernel loads the registers */
+struct frame {
+	__u16 *fcw;
+	__u16 *fsw;
+	__u32 *mxcsr;
+};
+
+static struct frame frame_of(void *context)
+{
+	void *fpregs = ((ucontext_t *)context)->uc_mcontext.fpregs;
+#ifdef __x86_64__
+	struct fpu_image *fx = fpregs;
+
+	return (struct frame){ &fx->fcw, &fx->fsw, &fx->mxcsr };
+#else
+	struct fpu_fsave *fsave = fpregs;
+	struct fpu_image *fx = fpregs + sizeof(*fsave) + 4;
+	static __u32 no_mxcsr;
+
+	return (struct frame){ (__u16 *)&fsave->fcw, (__u16 *)&fsave->fsw,
+			       fpu_cpu_has(bit_SSE) ? &fx->mxcsr : &no_mxcsr };
+#endif
+}
+
 static void on_fpe(int signal, siginfo_t *info, void *context)
 {
-	struct fpu_image *frame = (void *)((ucontext_t *)context)->uc_mcontext.fpregs;
+	struct frame frame = frame_of(context);
 
 	seen.count++;
 	seen.code = info->si_code;
-	seen.fcw = frame->fcw;
-	seen.fsw = frame->fsw;
-	seen.mxcsr = frame->mxcsr;
-	frame->fcw = FCW_DEFAULT;
-	frame->fsw = 0;
-	frame->mxcsr = MXCSR_DEFAULT;
+	seen.fcw = *frame.fcw;
+	seen.fsw = *frame.fsw;
+	seen.mxcsr = *frame.mxcsr;
+	*frame.fcw = FCW_DEFAULT;
+	*frame.fsw = 0;
+	*frame.mxcsr = MXCSR_DEFAULT;
 }
+
+#define EMULATION_TELLS_NO_CODE	"needs an FPU: the emulation tells no code of the exception"
 
 static void catch_fpe(void)
 {
@@ -128,6 +155,8 @@ TEST_F(history, x87)
 {
 	unsigned int i;
 
+	if (!fpu_cpu_has(bit_FPU))
+		SKIP(return, EMULATION_TELLS_NO_CODE);
 	catch_fpe();
 	fpu_hold(self->subject, 0);
 	for (i = 0; i < NR_EXCEPTIONS; i++) {
@@ -150,6 +179,8 @@ TEST_F(history, sse)
 {
 	unsigned int i;
 
+	if (!fpu_cpu_has(bit_SSE))
+		SKIP(return, "needs SSE");
 	if (fpu_under_tcg())
 		SKIP(return, "QEMU raises no SSE exceptions");
 	catch_fpe();
@@ -175,6 +206,8 @@ TEST_F(history, pending_while_others_run)
 {
 	unsigned int i, slice;
 
+	if (!fpu_cpu_has(bit_FPU))
+		SKIP(return, EMULATION_TELLS_NO_CODE);
 	catch_fpe();
 	fpu_hold(self->subject, 0);
 	for (i = 0; i < NR_EXCEPTIONS; i++) {
@@ -197,11 +230,11 @@ TEST_F(history, pending_while_others_run)
 /* A signal whose frame holds an exception that is pending once it is loaded */
 static void on_usr2(int signal, siginfo_t *info, void *context)
 {
-	struct fpu_image *frame = (void *)((ucontext_t *)context)->uc_mcontext.fpregs;
+	struct frame frame = frame_of(context);
 	int i;
 
-	frame->fcw = FCW_DEFAULT & ~ZERO_DIVIDE;
-	frame->fsw = ZERO_DIVIDE | 0x8080;	/* and summary, and busy */
+	*frame.fcw = FCW_DEFAULT & ~ZERO_DIVIDE;
+	*frame.fsw = ZERO_DIVIDE | 0x8080;	/* and summary, and busy */
 	/* Return from the handler in a slice that has not used the FPU. */
 	for (i = 0; i < 7; i++)
 		fpu_sleep();
@@ -211,6 +244,8 @@ TEST_F(history, pending_at_sigreturn)
 {
 	struct sigaction action = { .sa_sigaction = on_usr2, .sa_flags = SA_SIGINFO };
 
+	if (!fpu_cpu_has(bit_FPU))
+		SKIP(return, EMULATION_TELLS_NO_CODE);
 	catch_fpe();
 	sigaction(SIGUSR2, &action, NULL);
 	fpu_hold(self->subject, 0);
@@ -257,13 +292,11 @@ TEST_F(history, pending_at_exit)
 TEST_F(history, pending_at_exec)
 {
 	struct fpu_image image;
-	char path[4096] = "", *end;
+	char path[PATH_MAX];
 	int status = -1, fds[2];
 	pid_t pid;
 
-	ASSERT_LT(0, readlink("/proc/self/exe", path, sizeof(path) - 20));
-	end = strrchr(path, '/') + 1;
-	snprintf(end, path + sizeof(path) - end, "fpu_state_exec");
+	fpu_exec_helper(path, sizeof(path));
 	ASSERT_EQ(0, pipe(fds));
 	fcntl(fds[0], F_SETFL, O_NONBLOCK);
 	ASSERT_EQ(STDOUT_FILENO + 100, dup2(STDOUT_FILENO, STDOUT_FILENO + 100));

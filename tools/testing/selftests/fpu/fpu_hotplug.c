@@ -19,21 +19,6 @@
 
 #define TIMES	3
 
-static bool set_online(int cpu, bool online)
-{
-	char path[64];
-	bool done;
-	int file;
-
-	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/online", cpu);
-	file = open(path, O_WRONLY);
-	if (file < 0)
-		return false;
-	done = write(file, online ? "1" : "0", 1) == 1;
-	close(file);
-	return done;
-}
-
 FIXTURE(hotplug)
 {
 	int cpu;	/* goes and comes */
@@ -81,7 +66,7 @@ TEST_F_TIMEOUT(hotplug, registers_after_return, 120)
 		for (i = 0; i < 8; i++)
 			fpu_sleep();
 		ASSERT_EQ(0, fpu_pin(self->other));
-		ASSERT_TRUE(set_online(self->cpu, false));
+		ASSERT_TRUE(fpu_set_online(self->cpu, false));
 
 		pid = fork();
 		ASSERT_GE(pid, 0);
@@ -101,7 +86,7 @@ TEST_F_TIMEOUT(hotplug, registers_after_return, 120)
 		}
 		for (i = 0; i < 20; i++)
 			fpu_sleep();
-		ASSERT_TRUE(set_online(self->cpu, true));
+		ASSERT_TRUE(fpu_set_online(self->cpu, true));
 
 		pair = fpu_pair_start(self->cpu, HOT, SIGCHLD);
 		ASSERT_TRUE(!!pair);
@@ -147,10 +132,10 @@ TEST_F_TIMEOUT(hotplug, thrown_off, 120)
 		syscall(SYS_exit_group, 0);
 	}
 	for (times = 0; times < TIMES; times++) {
-		EXPECT_TRUE(set_online(self->cpu, false));
+		EXPECT_TRUE(fpu_set_online(self->cpu, false));
 		for (i = 0; i < 10; i++)
 			fpu_sleep();
-		EXPECT_TRUE(set_online(self->cpu, true));
+		EXPECT_TRUE(fpu_set_online(self->cpu, true));
 		for (i = 0; i < 10; i++)
 			fpu_sleep();
 	}

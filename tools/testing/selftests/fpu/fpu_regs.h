@@ -63,10 +63,61 @@ struct fpu_image {
 	__u8 extended[4096 - 576];
 };
 
+/* What FSAVE writes in 32-bit mode, and 32-bit frames and regsets hold. */
+struct fpu_fsave {
+	__u32 fcw;
+	__u32 fsw;
+	__u32 ftw;
+	__u32 pointers[4];
+	__u8 st[8][10];
+};
+
 static inline void fpu_copy(void *to, const void *from, unsigned long size)
 {
 	asm volatile("rep movsb"
 		     : "+D" (to), "+S" (from), "+c" (size) : : "memory");
+}
+
+/* The x87 part of the image, from a format with two bits per tag. */
+static inline void fpu_from_fsave(struct fpu_image *image,
+				  const struct fpu_fsave *fsave)
+{
+	int i;
+
+	image->fcw = fsave->fcw;
+	image->fsw = fsave->fsw;
+	image->ftw = 0;
+	for (i = 0; i < 8; i++) {
+		if ((fsave->ftw >> 2 * i & 3) != 3)
+			image->ftw |= 1 << i;
+		fpu_copy(image->st[i], fsave->st[i], sizeof(fsave->st[i]));
+	}
+}
+
+static inline void fpu_to_fsave(struct fpu_fsave *fsave,
+				const struct fpu_image *image)
+{
+	int i;
+
+	fsave->fcw = image->fcw;
+	fsave->fsw = image->fsw;
+	fsave->ftw = 0;
+	for (i = 0; i < 8; i++) {
+		if (!(image->ftw & 1 << i))
+			fsave->ftw |= 3 << 2 * i;
+		fpu_copy(fsave->st[i], image->st[i], sizeof(fsave->st[i]));
+	}
+}
+
+/* <cpuid.h> has bit_FXSAVE and the like, of CPUID.1:EDX. */
+#define bit_FPU		0x1
+
+static inline bool fpu_cpu_has(unsigned int bit)
+{
+	unsigned int eax, ebx, ecx, edx;
+
+	__cpuid(1, eax, ebx, ecx, edx);
+	return edx & bit;
 }
 
 static inline __u64 fpu_xgetbv(unsigned int index)
@@ -192,9 +243,33 @@ static inline void fpu_store_tcg(struct fpu_image *image, __u64 xfeatures)
 	}
 }
 
+/* Old CPUs, and the kernel's math emulation for those without an FPU */
+static inline void fpu_load_fsave(const struct fpu_image *image)
+{
+	struct fpu_fsave fsave;
+	int i;
+
+	fpu_to_fsave(&fsave, image);
+	for (i = 0; i < 4; i++)
+		fsave.pointers[i] = 0;
+	asm volatile("frstor %0" : : "m" (fsave));
+}
+
+/* FSAVE leaves the registers empty. */
+static inline void fpu_store_fsave(struct fpu_image *image)
+{
+	struct fpu_fsave fsave;
+
+	asm volatile("fnsave %0\n\t"
+		     "frstor %0" : "=m" (fsave));
+	fpu_from_fsave(image, &fsave);
+}
+
 static inline void fpu_load(const struct fpu_image *image, __u64 xfeatures)
 {
-	if (fpu_under_tcg())
+	if (!fpu_cpu_has(bit_FXSAVE))
+		fpu_load_fsave(image);
+	else if (fpu_under_tcg())
 		fpu_load_tcg(image, xfeatures);
 	else if (xfeatures)
 		asm volatile("xrstor" FPU_SUFFIX " %0"
@@ -205,7 +280,9 @@ static inline void fpu_load(const struct fpu_image *image, __u64 xfeatures)
 
 static inline void fpu_store(struct fpu_image *image, __u64 xfeatures)
 {
-	if (fpu_under_tcg())
+	if (!fpu_cpu_has(bit_FXSAVE))
+		fpu_store_fsave(image);
+	else if (fpu_under_tcg())
 		fpu_store_tcg(image, xfeatures);
 	else if (xfeatures)
 		asm volatile("xsave" FPU_SUFFIX " %0"

@@ -2,17 +2,26 @@
 /*
  * What the fpu_state_* tests share, see fpu_state.h.
  */
+#include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/elf.h>
 #include <linux/futex.h>
+#include <linux/if_alg.h>
+#include <linux/tcp.h>
 #include <linux/time_types.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -37,6 +46,25 @@
 #define NR_FUTEX		SYS_futex_time64
 #define NR_CLOCK_GETTIME	SYS_clock_gettime64
 #define NR_CLOCK_NANOSLEEP	SYS_clock_nanosleep_time64
+#endif
+
+#ifndef TCP_AO_ADD_KEY
+#define TCP_AO_ADD_KEY	38
+
+struct tcp_ao_add {
+	struct sockaddr_storage addr;
+	char alg_name[64];
+	__s32 ifindex;
+	__u32 flags;
+	__u16 reserved2;
+	__u8 prefix;
+	__u8 sndid;
+	__u8 rcvid;
+	__u8 maclen;
+	__u8 keyflags;
+	__u8 keylen;
+	__u8 key[80];
+};
 #endif
 
 enum { SUBJECT, PARTNER };
@@ -115,9 +143,11 @@ static void __attribute__((constructor)) fpu_detect(void)
 	add_registers("fcw", 0, 1, 0, 0, 2);
 	add_registers("fsw", 0, 1, 2, 0, 2);
 	add_registers("ftw", 0, 1, 4, 0, 1);
-	add_registers("mxcsr", 0, 1, 24, 0, 4);
 	add_registers("st%d", 0, 8, 32, 16, 10);
-	add_registers("xmm%d", 0, NR_VECTORS, 160, 16, 16);
+	if (fpu_cpu_has(bit_SSE)) {
+		add_registers("mxcsr", 0, 1, 24, 0, 4);
+		add_registers("xmm%d", 0, NR_VECTORS, 160, 16, 16);
+	}
 	add_component(XFEATURE_AVX, "ymm%d high", 0, NR_VECTORS, 16);
 	add_component(XFEATURE_OPMASK, "k%d", 0, 8, 8);
 	add_component(XFEATURE_ZMM_HI256, "zmm%d high", 0, NR_VECTORS, 32);
@@ -140,6 +170,10 @@ unsigned int fpu_rounds(void)
 bool fpu_can_use_by(enum fpu_insn insn)
 {
 	switch (insn) {
+	case INSN_FXSAVE:
+		return fpu_cpu_has(bit_FXSAVE);
+	case INSN_SSE:
+		return fpu_cpu_has(bit_SSE);
 	case INSN_AVX:
 		return fpu_features & XFEATURE_AVX;
 	case INSN_OPMASK:
@@ -173,6 +207,21 @@ int fpu_pin(int cpu)
 	return sched_setaffinity(0, sizeof(set), &set);
 }
 
+bool fpu_set_online(int cpu, bool online)
+{
+	char path[64];
+	bool done;
+	int file;
+
+	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/online", cpu);
+	file = open(path, O_WRONLY);
+	if (file < 0)
+		return false;
+	done = write(file, online ? "1" : "0", 1) == 1;
+	close(file);
+	return done;
+}
+
 long fpu_kernel_warned(void)
 {
 	FILE *file = fopen("/proc/sys/kernel/tainted", "r");
@@ -192,6 +241,20 @@ void *fpu_share(size_t size)
 			    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 	return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* The path of fpu_state_exec, built for as many bits as the caller. */
+void fpu_exec_helper(char *path, size_t size)
+{
+	ssize_t n = readlink("/proc/self/exe", path, size - 1);
+	bool suffix;
+	char *name;
+
+	path[n > 0 ? n : 0] = 0;
+	name = strrchr(path, '/');
+	name = name ? name + 1 : path;
+	suffix = strlen(name) > 3 && !strcmp(name + strlen(name) - 3, "_32");
+	snprintf(name, path + size - name, "fpu_state_exec%s", suffix ? "_32" : "");
 }
 
 static void fpu_zero(void *to, unsigned long size)
@@ -297,32 +360,36 @@ void fpu_take_pkru(struct fpu_image *image)
 		image->xstate_bv &= ~(__u64)XFEATURE_PKRU;
 }
 
-/* The x87 part of the image, from a format with two bits per tag. */
-void fpu_from_fsave(struct fpu_image *image, const struct fpu_fsave *fsave)
+static bool is_fsave(int regset)
 {
-	int i;
-
-	image->fcw = fsave->fcw;
-	image->fsw = fsave->fsw;
-	image->ftw = 0;
-	for (i = 0; i < 8; i++) {
-		if ((fsave->ftw >> 2 * i & 3) != 3)
-			image->ftw |= 1 << i;
-		fpu_copy(image->st[i], fsave->st[i], sizeof(fsave->st[i]));
-	}
+	return regset != NT_FXSAVE && regset != NT_X86_XSTATE;
 }
 
-void fpu_to_fsave(struct fpu_fsave *fsave, const struct fpu_image *image)
+/* Replace the part of the image that the regset has. */
+void fpu_take_regset(struct fpu_image *image, int regset, const void *from)
 {
-	int i;
+	if (is_fsave(regset))
+		fpu_from_fsave(image, from);
+	else if (regset == NT_FXSAVE)
+		fpu_copy(image, from, offsetof(struct fpu_image, xstate_bv));
+	else
+		fpu_copy(image, from, sizeof(*image));
+	image->xstate_bv &= fpu_features;
+}
 
-	fsave->fcw = image->fcw;
-	fsave->fsw = image->fsw;
-	fsave->ftw = 0;
-	for (i = 0; i < 8; i++) {
-		if (!(image->ftw & 1 << i))
-			fsave->ftw |= 3 << 2 * i;
-		fpu_copy(fsave->st[i], image->st[i], sizeof(fsave->st[i]));
+/* Leave alone what the regset has besides registers. */
+void fpu_put_regset(struct fpu_image *to, int regset,
+		    const struct fpu_image *image)
+{
+	if (is_fsave(regset)) {
+		fpu_to_fsave((struct fpu_fsave *)to, image);
+		return;
+	}
+	fpu_copy(to, image, offsetof(struct fpu_image, mxcsr_mask));
+	fpu_copy(to->st, image->st, sizeof(to->st) + sizeof(to->xmm));
+	if (regset == NT_X86_XSTATE) {
+		to->xstate_bv |= image->xstate_bv;
+		fpu_copy(to->extended, image->extended, sizeof(to->extended));
 	}
 }
 
@@ -533,4 +600,69 @@ void fpu_spin(void)
 
 	for (i = 0; i < 100000; i++)
 		asm volatile("pause");
+}
+
+/* A socket that computes, or -1 */
+int fpu_open_algorithm(const char *type, const char *name)
+{
+	struct sockaddr_alg address = { .salg_family = AF_ALG };
+	static const char key[16];
+	int fd = socket(AF_ALG, SOCK_SEQPACKET, 0);
+
+	if (fd < 0)
+		return -1;
+	snprintf((char *)address.salg_type, sizeof(address.salg_type), "%s",
+		 type);
+	snprintf((char *)address.salg_name, sizeof(address.salg_name), "%s",
+		 name);
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)))
+		return -1;
+	if (!strcmp(type, "skcipher") &&
+	    setsockopt(fd, SOL_ALG, ALG_SET_KEY, key, sizeof(key)))
+		return -1;
+	return accept(fd, NULL, NULL);
+}
+
+static int add_key(int fd, const struct sockaddr_in *peer)
+{
+	struct tcp_ao_add key = {
+		.alg_name = "hmac(sha256)",
+		.prefix = 32,
+		.sndid = 1,
+		.rcvid = 1,
+		.keylen = 4,
+		.key = "key",
+	};
+
+	memcpy(&key.addr, peer, sizeof(*peer));
+	return setsockopt(fd, IPPROTO_TCP, TCP_AO_ADD_KEY, &key, sizeof(key));
+}
+
+/* Both ends of a connection, in a network namespace of its own if possible. */
+int fpu_connect_signed(int fds[2])
+{
+	struct sockaddr_in address = {
+		.sin_family = AF_INET,
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+	};
+	struct ifreq loopback = { .ifr_name = "lo", .ifr_flags = IFF_UP };
+	socklen_t size = sizeof(address);
+	int listener, off = 0;
+
+	unshare(CLONE_NEWNET);
+	listener = socket(AF_INET, SOCK_STREAM, 0);
+	fds[0] = socket(AF_INET, SOCK_STREAM, 0);
+	if (listener < 0 || fds[0] < 0)
+		return -1;
+	ioctl(listener, SIOCSIFFLAGS, &loopback);
+	if (add_key(listener, &address) || add_key(fds[0], &address) ||
+	    bind(listener, (struct sockaddr *)&address, size) ||
+	    listen(listener, 1) ||
+	    getsockname(listener, (struct sockaddr *)&address, &size) ||
+	    connect(fds[0], (struct sockaddr *)&address, size))
+		return -1;
+	fds[1] = accept(listener, NULL, NULL);
+	if (fds[1] < 0)
+		return -1;
+	return setsockopt(fds[1], IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off));
 }

@@ -14,6 +14,25 @@
 
 #include "fpu_regs.h"
 
+/* The regset with what FXSAVE writes. For a 32-bit task, NT_PRFPREG has FSAVE's. */
+#ifdef __x86_64__
+#define NT_FXSAVE	NT_PRFPREG
+#else
+#define NT_FXSAVE	NT_PRXFPREG
+#endif
+
+/* fpregs_soft_set() of the kernel's math emulation, also in 6.12 */
+#define EMULATION_MIXES_UP	"needs an FPU: the emulation mixes up registers that it is given"
+
+/* What the kernel has a hash by vectors for, as long as it has the algorithm */
+#ifdef __x86_64__
+#define FPU_HASH		"sha256"
+#define FPU_HASH_SIZE	32
+#else
+#define FPU_HASH		"crc32"
+#define FPU_HASH_SIZE	4
+#endif
+
 /* How a task used the FPU in its latest slices. */
 enum fpu_history {
 	COLD,		/* not at all */
@@ -28,15 +47,6 @@ struct fpu_task {
 	unsigned int readings;
 	unsigned int wrong;		/* number of the first wrong reading */
 	__u64 not_in_use;		/* live components that XGETBV(1) denied */
-};
-
-/* What FSAVE writes in 32-bit mode, and 32-bit frames and regsets hold. */
-struct fpu_fsave {
-	__u32 fcw;
-	__u32 fsw;
-	__u32 ftw;
-	__u32 pointers[4];
-	__u8 st[8][10];
 };
 
 /* In memory that forked children share. */
@@ -61,15 +71,19 @@ unsigned int fpu_rounds(void);
 bool fpu_can_use_by(enum fpu_insn insn);
 int fpu_nth_cpu(int n);
 int fpu_pin(int cpu);
+bool fpu_set_online(int cpu, bool online);
 long fpu_kernel_warned(void);
 void *fpu_share(size_t size);
+void fpu_exec_helper(char *path, size_t size);
 
 void fpu_pattern(struct fpu_image *image, unsigned int round);
 void fpu_initial(struct fpu_image *image);
 void fpu_initial_extended(struct fpu_image *image);
 void fpu_take_pkru(struct fpu_image *image);
-void fpu_from_fsave(struct fpu_image *image, const struct fpu_fsave *fsave);
-void fpu_to_fsave(struct fpu_fsave *fsave, const struct fpu_image *image);
+
+void fpu_take_regset(struct fpu_image *image, int regset, const void *from);
+void fpu_put_regset(struct fpu_image *to, int regset,
+		    const struct fpu_image *image);
 
 void fpu_hold(struct fpu_task *task, unsigned int round);
 bool fpu_check(struct fpu_task *task);
@@ -85,5 +99,8 @@ void fpu_await_change(int *word, int value);
 void fpu_sleep(void);
 void fpu_spin(void);
 __u64 fpu_clock(void);
+
+int fpu_open_algorithm(const char *type, const char *name);
+int fpu_connect_signed(int fds[2]);
 
 #endif

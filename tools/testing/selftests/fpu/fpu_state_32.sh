@@ -1,13 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 #
-# Run the 32-bit builds of the fpu_state tests where the kernel runs such
-# programs.
+# Run the 32-bit builds of the tests where a 64-bit kernel runs such programs.
 
 ksft_skip=4
-tests="switch signal ptrace"
 
 cd "$(dirname "$0")" || exit 1
+tests=$(ls fpu_*_32 | grep -v exec)
 
 echo "TAP version 13"
 if ! ./fpu_state_exec_32 > /dev/null 2>&1; then
@@ -17,16 +16,16 @@ fi
 
 number=0
 failed=0
-echo "1..3"
+echo "1..$(echo $tests | wc -w)"
 for test in $tests; do
 	number=$((number + 1))
-	output=$("./fpu_state_${test}_32" 2>&1)
+	output=$("./$test" 2>&1)
 	result=$?
 	echo "$output" | sed 's/^/# /'
 	if [ $result -eq 0 ]; then
-		echo "ok $number fpu_state_${test}_32"
+		echo "ok $number $test"
 	else
-		echo "not ok $number fpu_state_${test}_32 # exit=$result"
+		echo "not ok $number $test # exit=$result"
 		failed=1
 	fi
 done

@@ -7,12 +7,8 @@
  * The softirqs are those of TCP connections over the loopback device whose
  * segments are signed (TCP-AO) by a hash that the kernel computes with vectors.
  */
-#include <arpa/inet.h>
 #include <linux/if_alg.h>
 #include <linux/sockios.h>
-#include <linux/tcp.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,25 +18,6 @@
 #include <unistd.h>
 
 #include "fpu_histories.h"
-
-#ifndef TCP_AO_ADD_KEY
-#define TCP_AO_ADD_KEY	38
-
-struct tcp_ao_add {
-	struct sockaddr_storage addr;
-	char alg_name[64];
-	__s32 ifindex;
-	__u32 flags;
-	__u16 reserved2;
-	__u8 prefix;
-	__u8 sndid;
-	__u8 rcvid;
-	__u8 maclen;
-	__u8 keyflags;
-	__u8 keylen;
-	__u8 key[80];
-};
-#endif
 
 #define NO_VECTORS	"needs %s by vector instructions"
 
@@ -72,26 +49,6 @@ static const char *vector_driver(const char *algorithm)
 	return found;
 }
 
-static int open_algorithm(const char *type, const char *name)
-{
-	struct sockaddr_alg address = { .salg_family = AF_ALG };
-	static const char key[16];
-	int fd = socket(AF_ALG, SOCK_SEQPACKET, 0);
-
-	if (fd < 0)
-		return -1;
-	snprintf((char *)address.salg_type, sizeof(address.salg_type), "%s",
-		 type);
-	snprintf((char *)address.salg_name, sizeof(address.salg_name), "%s",
-		 name);
-	if (bind(fd, (struct sockaddr *)&address, sizeof(address)))
-		return -1;
-	if (!strcmp(type, "skcipher") &&
-	    setsockopt(fd, SOL_ALG, ALG_SET_KEY, key, sizeof(key)))
-		return -1;
-	return accept(fd, NULL, NULL);
-}
-
 /* A socket that computes the algorithm by vector instructions, or -1. */
 static int open_vector_driver(const char *type, const char *algorithm,
 			      const char *format)
@@ -99,26 +56,26 @@ static int open_vector_driver(const char *type, const char *algorithm,
 	const char *driver;
 	char name[160];
 
-	if (open_algorithm(type, algorithm) < 0)
+	if (fpu_open_algorithm(type, algorithm) < 0)
 		return -1;
 	driver = vector_driver(algorithm);
 	if (!driver)
 		return -1;
 	snprintf(name, sizeof(name), format, driver);
-	return open_algorithm(type, name);
+	return fpu_open_algorithm(type, name);
 }
 
 TEST_F(history, hash_in_task)
 {
-	int fd = open_vector_driver("hash", "sha256", "%s");
+	int fd = open_vector_driver("hash", FPU_HASH, "%s");
 
 	if (fd < 0)
-		SKIP(return, NO_VECTORS, "AF_ALG with sha256");
+		SKIP(return, NO_VECTORS, "AF_ALG with " FPU_HASH);
 
 	fpu_hold(self->subject, 0);
 	fpu_live(self->pair, self->subject, variant->subject);
 	ASSERT_EQ(sizeof(data), syscall(SYS_write, fd, data, sizeof(data)));
-	ASSERT_EQ(32, syscall(SYS_read, fd, result, 32));
+	ASSERT_EQ(FPU_HASH_SIZE, syscall(SYS_read, fd, result, FPU_HASH_SIZE));
 	fpu_read(self->subject);
 	EXPECT_EQ(0, fpu_wrong("subject", self->subject));
 }
@@ -162,61 +119,17 @@ TEST_F(history, cipher_in_task)
 /* The thread runs on the CPU of the subject, which sleeps meanwhile. */
 TEST_F(history, hash_in_kernel_thread)
 {
-	int fd = open_vector_driver("hash", "sha256", "cryptd(%s)");
+	int fd = open_vector_driver("hash", FPU_HASH, "cryptd(%s)");
 
 	if (fd < 0)
-		SKIP(return, NO_VECTORS, "AF_ALG with cryptd(sha256)");
+		SKIP(return, NO_VECTORS, "AF_ALG with cryptd(" FPU_HASH ")");
 
 	fpu_hold(self->subject, 0);
 	fpu_live(self->pair, self->subject, variant->subject);
 	ASSERT_EQ(sizeof(data), syscall(SYS_write, fd, data, sizeof(data)));
-	ASSERT_EQ(32, syscall(SYS_read, fd, result, 32));
+	ASSERT_EQ(FPU_HASH_SIZE, syscall(SYS_read, fd, result, FPU_HASH_SIZE));
 	fpu_read(self->subject);
 	EXPECT_EQ(0, fpu_wrong("subject", self->subject));
-}
-
-static int add_key(int fd, const struct sockaddr_in *peer)
-{
-	struct tcp_ao_add key = {
-		.alg_name = "hmac(sha256)",
-		.prefix = 32,
-		.sndid = 1,
-		.rcvid = 1,
-		.keylen = 4,
-		.key = "key",
-	};
-
-	memcpy(&key.addr, peer, sizeof(*peer));
-	return setsockopt(fd, IPPROTO_TCP, TCP_AO_ADD_KEY, &key, sizeof(key));
-}
-
-/* Both ends of a connection, in a network namespace of its own if possible. */
-static int connect_signed(int fds[2])
-{
-	struct sockaddr_in address = {
-		.sin_family = AF_INET,
-		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-	};
-	struct ifreq loopback = { .ifr_name = "lo", .ifr_flags = IFF_UP };
-	socklen_t size = sizeof(address);
-	int listener, off = 0;
-
-	unshare(CLONE_NEWNET);
-	listener = socket(AF_INET, SOCK_STREAM, 0);
-	fds[0] = socket(AF_INET, SOCK_STREAM, 0);
-	if (listener < 0 || fds[0] < 0)
-		return -1;
-	ioctl(listener, SIOCSIFFLAGS, &loopback);
-	if (add_key(listener, &address) || add_key(fds[0], &address) ||
-	    bind(listener, (struct sockaddr *)&address, size) ||
-	    listen(listener, 1) ||
-	    getsockname(listener, (struct sockaddr *)&address, &size) ||
-	    connect(fds[0], (struct sockaddr *)&address, size))
-		return -1;
-	fds[1] = accept(listener, NULL, NULL);
-	if (fds[1] < 0)
-		return -1;
-	return setsockopt(fds[1], IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off));
 }
 
 /* The segment is verified in a softirq, before the system call returns. */
@@ -224,7 +137,7 @@ TEST_F(history, softirq_in_system_call)
 {
 	int fds[2];
 
-	if (connect_signed(fds) || !vector_driver("sha256"))
+	if (fpu_connect_signed(fds) || !vector_driver("sha256"))
 		SKIP(return, NO_VECTORS, "TCP-AO with hmac(sha256)");
 
 	fpu_hold(self->subject, 0);
@@ -242,7 +155,7 @@ TEST_F(history, softirq_in_user_mode)
 	int fds[2], unacknowledged = 1;
 	__u64 start;
 
-	if (connect_signed(fds) || !vector_driver("sha256"))
+	if (fpu_connect_signed(fds) || !vector_driver("sha256"))
 		SKIP(return, NO_VECTORS, "TCP-AO with hmac(sha256)");
 
 	fpu_hold(self->subject, 0);

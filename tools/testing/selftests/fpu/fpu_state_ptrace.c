@@ -20,19 +20,15 @@
 
 #include "fpu_histories.h"
 
-#define LEGACY_SIZE	512
 #define CORE_PATTERN	"/proc/sys/kernel/core_pattern"
 
-/* A 32-bit task has its x87 registers in NT_PRFPREG, and SSE in another one. */
 #ifdef __x86_64__
-#define NT_LEGACY	NT_PRFPREG
-#define NR_REGSETS	1
+#define nr_regsets()	1
 #define elf_hdr		elf64_hdr
 #define elf_phdr	elf64_phdr
 #define elf_note	elf64_note
 #else
-#define NT_LEGACY	NT_PRXFPREG
-#define NR_REGSETS	2
+#define nr_regsets()	(fpu_cpu_has(bit_FXSAVE) ? 2 : 1)
 #define elf_hdr		elf32_hdr
 #define elf_phdr	elf32_phdr
 #define elf_note	elf32_note
@@ -44,39 +40,6 @@ static union {
 	struct fpu_fsave fsave;
 	char bytes[65536];
 } buffer;
-
-static bool is_fsave(int regset)
-{
-	return regset != NT_LEGACY && regset != NT_X86_XSTATE;
-}
-
-/* Replace the part of the image that the regset has. */
-static void take_regset(struct fpu_image *image, int regset, const void *from)
-{
-	if (is_fsave(regset))
-		fpu_from_fsave(image, from);
-	else if (regset == NT_LEGACY)
-		fpu_copy(image, from, LEGACY_SIZE);
-	else
-		fpu_copy(image, from, sizeof(*image));
-	image->xstate_bv &= fpu_features;
-}
-
-/* Leave alone what the regset has besides registers. */
-static void put_regset(struct fpu_image *to, int regset,
-		       const struct fpu_image *image)
-{
-	if (is_fsave(regset)) {
-		fpu_to_fsave((struct fpu_fsave *)to, image);
-		return;
-	}
-	fpu_copy(to, image, offsetof(struct fpu_image, mxcsr_mask));
-	fpu_copy(to->st, image->st, sizeof(to->st) + sizeof(to->xmm));
-	if (regset == NT_X86_XSTATE) {
-		to->xstate_bv |= image->xstate_bv;
-		fpu_copy(to->extended, image->extended, sizeof(to->extended));
-	}
-}
 
 static long get_regset(pid_t pid, int regset, size_t *size)
 {
@@ -138,7 +101,7 @@ static void check_get(struct __test_metadata *_metadata, struct fpu_pair *pair,
 	tracer->want = pair->subject.want;
 	tracer->got = tracer->want;
 	ASSERT_EQ(0, get_regset(pid, regset, &size));
-	take_regset(&tracer->got, regset, &buffer);
+	fpu_take_regset(&tracer->got, regset, &buffer);
 	fpu_check(tracer);
 	EXPECT_EQ(0, fpu_wrong("tracer", tracer));
 	finish_tracee(_metadata, pair, pid);
@@ -148,16 +111,20 @@ static void check_get(struct __test_metadata *_metadata, struct fpu_pair *pair,
 static void check_set(struct __test_metadata *_metadata, struct fpu_pair *pair,
 		      enum fpu_history history, int regset)
 {
-	pid_t pid = start_tracee(pair, history);
 	struct fpu_image changed;
 	size_t size;
+	pid_t pid;
 
+	if (!fpu_cpu_has(bit_FPU))
+		SKIP(return, EMULATION_MIXES_UP);
+
+	pid = start_tracee(pair, history);
 	ASSERT_LT(0, pid);
 	ASSERT_EQ(0, get_regset(pid, regset, &size));
 	fpu_pattern(&changed, 70);
-	put_regset(&buffer.image, regset, &changed);
+	fpu_put_regset(&buffer.image, regset, &changed);
 	ASSERT_EQ(0, set_regset(pid, regset, size));
-	take_regset(&pair->subject.want, regset, &buffer);
+	fpu_take_regset(&pair->subject.want, regset, &buffer);
 	finish_tracee(_metadata, pair, pid);
 }
 
@@ -174,11 +141,15 @@ TEST_F(history, set_prfpreg)
 #ifndef __x86_64__
 TEST_F(history, get_prxfpreg)
 {
+	if (!fpu_cpu_has(bit_FXSAVE))
+		SKIP(return, "needs FXSAVE");
 	check_get(_metadata, self->pair, variant->subject, NT_PRXFPREG);
 }
 
 TEST_F(history, set_prxfpreg)
 {
+	if (!fpu_cpu_has(bit_FXSAVE))
+		SKIP(return, "needs FXSAVE");
 	check_set(_metadata, self->pair, variant->subject, NT_PRXFPREG);
 }
 #endif
@@ -202,20 +173,24 @@ TEST_F(history, getfpregs_setfpregs)
 {
 	struct fpu_task *tracer = &self->pair->child;
 	struct fpu_image changed;
-	pid_t pid = start_tracee(self->pair, variant->subject);
+	pid_t pid;
 
+	if (!fpu_cpu_has(bit_FPU))
+		SKIP(return, EMULATION_MIXES_UP);
+
+	pid = start_tracee(self->pair, variant->subject);
 	ASSERT_LT(0, pid);
 	tracer->want = self->subject->want;
 	tracer->got = tracer->want;
 	ASSERT_EQ(0, ptrace(PTRACE_GETFPREGS, pid, NULL, &buffer));
-	take_regset(&tracer->got, NT_PRFPREG, &buffer);
+	fpu_take_regset(&tracer->got, NT_PRFPREG, &buffer);
 	fpu_check(tracer);
 	EXPECT_EQ(0, fpu_wrong("tracer", tracer));
 
 	fpu_pattern(&changed, 70);
-	put_regset(&buffer.image, NT_PRFPREG, &changed);
+	fpu_put_regset(&buffer.image, NT_PRFPREG, &changed);
 	ASSERT_EQ(0, ptrace(PTRACE_SETFPREGS, pid, NULL, &buffer));
-	take_regset(&self->subject->want, NT_PRFPREG, &buffer);
+	fpu_take_regset(&self->subject->want, NT_PRFPREG, &buffer);
 	finish_tracee(_metadata, self->pair, pid);
 }
 
@@ -257,13 +232,13 @@ static void dump_core(struct fpu_pair *pair, enum fpu_history history)
 static bool take_note(struct fpu_task *task, const struct elf_note *note,
 		      const void *data)
 {
-	if (note->n_type != NT_PRFPREG && note->n_type != NT_LEGACY &&
+	if (note->n_type != NT_PRFPREG && note->n_type != NT_FXSAVE &&
 	    note->n_type != NT_X86_XSTATE)
 		return false;
 	fpu_copy(&task->got, &task->want, sizeof(task->got));
 	memset(&buffer, 0, sizeof(buffer));
 	memcpy(&buffer, data, note->n_descsz);
-	take_regset(&task->got, note->n_type, &buffer);
+	fpu_take_regset(&task->got, note->n_type, &buffer);
 	fpu_check(task);
 	return true;
 }
@@ -300,7 +275,7 @@ static void read_core(struct __test_metadata *_metadata, struct fpu_pair *pair,
 		note = (void *)(data + (note->n_descsz + 3) / 4 * 4);
 	}
 	EXPECT_EQ(2, threads);
-	EXPECT_EQ(2 * (NR_REGSETS + !!fpu_features), notes);
+	EXPECT_EQ(2 * (nr_regsets() + !!fpu_features), notes);
 }
 
 TEST_F(history, core_dump)

@@ -14,12 +14,6 @@
 
 #include "fpu_histories.h"
 
-#ifdef __x86_64__
-#define EXEC_HELPER	"fpu_state_exec"
-#else
-#define EXEC_HELPER	"fpu_state_exec_32"
-#endif
-
 TEST_F(history, switches)
 {
 	unsigned int round;
@@ -261,14 +255,11 @@ TEST_F(history, exit)
 TEST_F(history, exec)
 {
 	struct fpu_task *child = &self->pair->child;
-	char path[PATH_MAX], *end;
+	char path[PATH_MAX];
 	int fds[2];
 	pid_t pid;
 
-	memset(path, 0, sizeof(path));
-	ASSERT_LT(0, readlink("/proc/self/exe", path, sizeof(path) - 1));
-	end = strrchr(path, '/') + 1;
-	snprintf(end, path + sizeof(path) - end, EXEC_HELPER);
+	fpu_exec_helper(path, sizeof(path));
 	ASSERT_EQ(0, pipe(fds));
 
 	pid = fork();

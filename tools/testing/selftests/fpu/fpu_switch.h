@@ -51,6 +51,23 @@ static inline char fpu_switch_mode(void)
 	       text[0] : 0;
 }
 
+/* Does the kernel clear the registers before it arms a task on top of them? */
+static inline bool fpu_registers_cleared(void)
+{
+	static const char clear[] = "Mitigation: Clear";
+	char text[128];
+	unsigned int i;
+
+	if (fpu_switch_file("/sys/devices/system/cpu/vulnerabilities/lazy_fp",
+			    text, sizeof(text)) < (int)sizeof(clear))
+		return false;
+	for (i = 0; clear[i]; i++) {
+		if (text[i] != clear[i])
+			return false;
+	}
+	return true;
+}
+
 /* All counts, or false if the kernel does not count. */
 static inline bool fpu_stats_read(struct fpu_stats *stats)
 {

@@ -8,6 +8,7 @@
 
 #include <asm/fpu/api.h>
 #include <asm/fpu/counter.h>
+#include <asm/special_insns.h>
 
 /*
  * sLeAZY FPU: a task that has not used the FPU lately returns to user mode
@@ -56,6 +57,7 @@ enum {
 };
 
 DECLARE_STATIC_KEY_FALSE(fpu_lazy_key);
+
 /*
  * This CPU's CR0.TS, so that it is neither read nor written when it is right
  * already. Belongs to the CPU: never saved, never migrated. Changed with
@@ -68,6 +70,8 @@ extern unsigned int fpu_eager_threshold;
 
 void __fpu_lazy_return(struct task_struct *tsk);
 bool __fpu_lazy_trap(struct pt_regs *regs);
+unsigned long __fpu_lazy_host_cr0(void);
+void __fpu_lazy_set_bug(void);
 
 /*
  * A kernel that loses a hook in a merge must not build: each hook defines a
@@ -138,6 +142,23 @@ static __always_inline bool fpu_lazy_trap(struct pt_regs *regs)
 	FPU_LAZY_HOOK(trap);
 
 	return fpu_lazy_enabled() && __fpu_lazy_trap(regs);
+}
+
+/* The boot CPU is being identified: may its registers leak? */
+static __always_inline void fpu_lazy_set_bug(void)
+{
+	FPU_LAZY_HOOK(set_bug);
+
+	if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU))
+		__fpu_lazy_set_bug();
+}
+
+/* CR0 for HOST_CR0 of VMX, see __fpu_lazy_host_cr0(). */
+static __always_inline unsigned long fpu_lazy_host_cr0(void)
+{
+	FPU_LAZY_HOOK(host_cr0);
+
+	return IS_ENABLED(CONFIG_X86_SLEAZY_FPU) ? __fpu_lazy_host_cr0() : read_cr0();
 }
 
 #ifdef CONFIG_X86_SLEAZY_FPU

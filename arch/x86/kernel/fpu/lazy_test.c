@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * sLeAZY FPU: what the selftests cannot do from user space, in the debugfs
+ * directory x86/fpu_test. Each file gives 512 bytes, the image that FXSAVE makes
+ * of the registers at that moment, whosever they are.
+ *
+ * raw_fxsave	The way of modules that use the FPU without kernel_fpu_begin(): at
+ *		a time when the calling task is armed, this is a bug, and warned of.
+ * registers	With CR0.TS cleared and set again, unnoticed.
+ */
+#include <linux/cpufeature.h>
+#include <linux/debugfs.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+
+#include <asm/fpu/types.h>
+#include <asm/special_insns.h>
+
+static DEFINE_MUTEX(fpu_test_lock);
+static struct fxregs_state fpu_test_image;
+
+static void fpu_test_fxsave(bool unnoticed)
+{
+	unsigned long flags, cr0 = 0;
+
+	local_irq_save(flags);
+	if (unnoticed) {
+		cr0 = read_cr0();
+		asm volatile("clts");
+	}
+	asm volatile("fxsave %0" : "=m" (fpu_test_image));
+	if (unnoticed)
+		write_cr0(cr0);
+	local_irq_restore(flags);
+}
+
+static ssize_t fpu_test_read(struct file *file, char __user *to, size_t count, loff_t *pos)
+{
+	bool unnoticed = file->private_data;
+	ssize_t n;
+
+	if (!boot_cpu_has(X86_FEATURE_FXSR))
+		return -ENODEV;
+
+	if (mutex_lock_interruptible(&fpu_test_lock))
+		return -EINTR;
+	fpu_test_fxsave(unnoticed);
+	n = simple_read_from_buffer(to, count, pos, &fpu_test_image, sizeof(fpu_test_image));
+	mutex_unlock(&fpu_test_lock);
+	return n;
+}
+
+static const struct file_operations fpu_test_fops = {
+	.owner	= THIS_MODULE,
+	.open	= simple_open,
+	.read	= fpu_test_read,
+	.llseek	= default_llseek,
+};
+
+static struct dentry *fpu_test_dir;
+
+static int __init fpu_test_init(void)
+{
+	fpu_test_dir = debugfs_create_dir("fpu_test", arch_debugfs_dir);
+	debugfs_create_file("raw_fxsave", 0400, fpu_test_dir, (void *)false, &fpu_test_fops);
+	debugfs_create_file("registers", 0400, fpu_test_dir, (void *)true, &fpu_test_fops);
+	return 0;
+}
+late_initcall(fpu_test_init);
+
+static void __exit fpu_test_exit(void)
+{
+	debugfs_remove(fpu_test_dir);
+}
+module_exit(fpu_test_exit);
+
+MODULE_DESCRIPTION("Access to the FPU registers for the selftests of the sLeAZY FPU");
+MODULE_LICENSE("GPL");
