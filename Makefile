@@ -2,7 +2,7 @@
 # Entry point; see README.md. "make help" lists the targets.
 
 BASE ?= 6.12
-export BASE KSRC
+export BASE KSRC MINUTES SEED MODE
 
 help: ## Show this
 	@echo 'Targets (variables: BASE=$(BASE), KSRC=/path/to/a/kernel/tree):'
@@ -13,6 +13,15 @@ run: ## Boot the unpatched and the patched kernel in QEMU, measure, print a tabl
 
 test: ## Run all tests in emulators; the last line counts them
 	@scripts/test
+
+test-matrix: ## All tests on all generations of FPU; a table (an hour or two)
+	@scripts/matrix
+
+compare: ## The kernel's own x86 selftests, unpatched and in each mode, side by side
+	@scripts/compare
+
+soak: ## Random tests for MINUTES=10; SEED=n replays a run, MODE=lazy is another mode
+	@scripts/soak
 
 mutate: ## Drop one hook after the other: does a test notice? (hours)
 	@scripts/mutate
@@ -36,5 +45,5 @@ absorb: ## Bring the commits made there back into the sources
 clean: ## Remove what was built, but not what was downloaded
 	@find build -mindepth 1 -maxdepth 1 ! -name cache -exec rm -rf {} +
 
-.PHONY: help run test mutate patches check-patches apply edit absorb clean
+.PHONY: help run test test-matrix compare soak mutate patches check-patches apply edit absorb clean
 .NOTPARALLEL:
