@@ -260,17 +260,25 @@ void fpu_lazy_assert_user_state(void)
  */
 unsigned long __fpu_lazy_host_cr0(void)
 {
-	unsigned long cr0;
+	unsigned long flags, cr0;
 
-	preempt_disable();
+	/* An interrupt in between may use the FPU, and clear both. */
+	local_irq_save(flags);
 	cr0 = read_cr0();
 	if (__this_cpu_read(fpregs_armed))
 		cr0 &= ~X86_CR0_TS;
-	preempt_enable();
+	local_irq_restore(flags);
 
 	return cr0;
 }
 EXPORT_SYMBOL_GPL(__fpu_lazy_host_cr0);
+
+void __fpu_lazy_vm_entry(void)
+{
+	if (__this_cpu_read(fpregs_armed))
+		__fpregs_disarm();
+}
+EXPORT_SYMBOL_GPL(__fpu_lazy_vm_entry);
 
 /*
  * The hooks that must be in this kernel. A link error here names the one that
@@ -299,6 +307,7 @@ asm(".pushsection .init.rodata, \"a\"\n\t"
 #endif
 #if IS_BUILTIN(CONFIG_KVM_INTEL)
 	FPU_LAZY_HOOK_NEEDED(host_cr0)
+	FPU_LAZY_HOOK_NEEDED(vm_entry)
 #endif
 	".popsection");
 
@@ -331,8 +340,8 @@ static int __init fpu_switch_param(char *str)
 	fpu_switch = mode;
 
 	/*
-	 * BNDMOV and friends ignore CR0.TS. Nobody can miss MPX: its user
-	 * space interface is gone since commit 45fc24e89b7c.
+	 * BNDMOV and friends ignore CR0.TS. Linux has no user space interface
+	 * for MPX since commit 45fc24e89b7c, but guests of KVM lose it, too.
 	 */
 	if (mode == FPU_SWITCH_SLEAZY || mode == FPU_SWITCH_LAZY)
 		setup_clear_cpu_cap(X86_FEATURE_MPX);
@@ -381,9 +390,12 @@ static const char * __init fpu_lazy_obstacle(void)
 	if (cpu_feature_enabled(X86_FEATURE_XENPV))
 		return "Xen PV guest";
 	/* Each write of CR0 is an exit to the hypervisor, or worse. */
-	if (cc_platform_has(CC_ATTR_GUEST_STATE_ENCRYPT) ||
-	    cpu_feature_enabled(X86_FEATURE_TDX_GUEST))
+	if (cc_platform_has(CC_ATTR_GUEST_MEM_ENCRYPT))
 		return "confidential guest";
+	/* Its drivers use it without kernel_fpu_begin(), and it raises #NM. */
+	if (boot_cpu_has(X86_FEATURE_XSTORE_EN) || boot_cpu_has(X86_FEATURE_XCRYPT_EN) ||
+	    boot_cpu_has(X86_FEATURE_PHE_EN))
+		return "VIA PadLock";
 	/* ENCLU stores and loads the registers whatever TS says. */
 	if (cpu_feature_enabled(X86_FEATURE_SGX))
 		return "SGX";
@@ -539,8 +551,8 @@ late_initcall(fpu_lazy_debugfs);
  * Both bytes lie in a word that task_struct has anyway: whatever is aligned to
  * a word behind them is not moved by them.
  */
-static_assert(!IS_ENABLED(CONFIG_64BIT) ||
+static_assert(!IS_ENABLED(CONFIG_64BIT) || IS_ENABLED(CONFIG_RANDSTRUCT) ||
 	      offsetof(struct task_struct, fpu_counter) / sizeof(long) ==
 	      offsetof(struct task_struct, fpu_slice) / sizeof(long));
-static_assert(!IS_ENABLED(CONFIG_64BIT) ||
+static_assert(!IS_ENABLED(CONFIG_64BIT) || IS_ENABLED(CONFIG_RANDSTRUCT) ||
 	      offsetof(struct task_struct, fpu_counter) % sizeof(long));

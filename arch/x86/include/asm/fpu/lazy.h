@@ -71,6 +71,7 @@ extern unsigned int fpu_eager_threshold;
 void __fpu_lazy_return(struct task_struct *tsk);
 bool __fpu_lazy_trap(struct pt_regs *regs);
 unsigned long __fpu_lazy_host_cr0(void);
+void __fpu_lazy_vm_entry(void);
 void __fpu_lazy_set_bug(void);
 
 /*
@@ -159,6 +160,19 @@ static __always_inline unsigned long fpu_lazy_host_cr0(void)
 	FPU_LAZY_HOOK(host_cr0);
 
 	return IS_ENABLED(CONFIG_X86_SLEAZY_FPU) ? __fpu_lazy_host_cr0() : read_cr0();
+}
+
+/*
+ * A VM entry of VMX without the task's registers, which vcpu_enter_guest() loads
+ * before any other: the exit clears TS, so clear it here, where that is noticed.
+ * Preemption disabled.
+ */
+static __always_inline void fpu_lazy_vm_entry(void)
+{
+	FPU_LAZY_HOOK(vm_entry);
+
+	if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU))
+		__fpu_lazy_vm_entry();
 }
 
 #ifdef CONFIG_X86_SLEAZY_FPU
