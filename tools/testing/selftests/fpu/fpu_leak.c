@@ -277,7 +277,8 @@ static int read_by_ptrace(unsigned int round)
 	legacy = secrets_in_regset(pid, NT_PRFPREG);
 	xstate = secrets_in_regset(pid, NT_X86_XSTATE);
 	more = secrets_in_regset(pid, NT_PRXFPREG);
-	if (legacy < 0 || (fpu_features && xstate < 0) || (NR_VECTORS == 8 && more < 0))
+	if (legacy < 0 || (fpu_features && xstate < 0) ||
+	    (NR_VECTORS == 8 && fpu_cpu_has(bit_FXSAVE) && more < 0))
 		return FAILED;
 	found += legacy;
 	found += xstate > 0 ? xstate : 0;

@@ -47,6 +47,8 @@ struct sw_bytes {
 
 /* In a 32-bit frame the FX image follows an FSAVE image. */
 #define FX_OFFSET	BY_WIDTH(0, sizeof(struct fpu_fsave) + 4)
+/* In the middle of that */
+#define FSAVE_CUT	(-60)
 
 enum outcome {
 	NO_ATTACK,	/* the frame has no such thing */
@@ -66,6 +68,7 @@ struct attack {
 	unsigned int last;
 	enum outcome xsave;
 	enum outcome fxsave;	/* on a CPU without XSAVE: frames are shorter */
+	enum outcome fsave;	/* on one without FXSAVE, which has no FX image */
 };
 
 static struct fpu_pair *pair;
@@ -96,6 +99,8 @@ static unsigned int fx_size(void **fpstate)
 {
 	struct sw_bytes *sw = sw_of(fpstate);
 
+	if (!fpu_cpu_has(bit_FXSAVE))
+		return 0;
 	return sw->magic1 == MAGIC1 ? sw->xstate_size : FX_SIZE;
 }
 
@@ -217,7 +222,7 @@ static void misalign(void **fpstate, unsigned int n)
 	move_all(fpstate, place + (1 << n));
 }
 
-static void cut_at(void **fpstate, unsigned int fx_offset)
+static void cut_at(void **fpstate, int fx_offset)
 {
 	move(fpstate, hole - FX_OFFSET - fx_offset, FX_OFFSET + fx_offset);
 }
@@ -225,6 +230,12 @@ static void cut_at(void **fpstate, unsigned int fx_offset)
 static void cut(void **fpstate, unsigned int n)
 {
 	cut_at(fpstate, 64 * n);
+}
+
+/* Inside the FSAVE image of a 32-bit frame, which is first */
+static void cut_fsave(void **fpstate, unsigned int n)
+{
+	cut_at(fpstate, FSAVE_CUT);
 }
 
 static void cut_magic2(void **fpstate, unsigned int n)
@@ -291,13 +302,13 @@ static const struct attack sw_reserved_attacks[] = {
 };
 
 static const struct attack pointer_attacks[] = {
-	{ "NULL", drop, 0, 0, STARTS, STARTS },
+	{ "NULL", drop, 0, 0, STARTS, STARTS, STARTS },
 	/* XRSTOR wants 64 bytes, FXRSTOR 16, and a copy nothing. */
-	{ "off by 1 << ", misalign, 0, 3, BY_WIDTH(DIES, LOADS), BY_WIDTH(DIES, LOADS) },
-	{ "off by 1 << ", misalign, 4, 5, BY_WIDTH(DIES, LOADS), LOADS },
-	{ "not mapped", point_to_hole, 0, 0, DIES, DIES },
-	{ "not readable", protect, 0, 0, DIES, DIES },
-	{ "end of the address space", point_to_end, 0, 0, DIES, DIES },
+	{ "off by 1 << ", misalign, 0, 3, BY_WIDTH(DIES, LOADS), BY_WIDTH(DIES, LOADS), LOADS },
+	{ "off by 1 << ", misalign, 4, 5, BY_WIDTH(DIES, LOADS), LOADS, LOADS },
+	{ "not mapped", point_to_hole, 0, 0, DIES, DIES, DIES },
+	{ "not readable", protect, 0, 0, DIES, DIES, DIES },
+	{ "end of the address space", point_to_end, 0, 0, DIES, DIES, DIES },
 #ifdef __x86_64__
 	{ "not canonical", point_to_nowhere, 0, 0, DIES, DIES },
 #endif
@@ -306,6 +317,7 @@ static const struct attack pointer_attacks[] = {
 
 static const struct attack cut_attacks[] = {
 	{ "mapped up to 64 * ", cut, 1, FRAME_SIZE / 128, DIES, DIES },
+	{ "FSAVE image cut", cut_fsave, 0, 0, BY_WIDTH(NO_ATTACK, DIES), BY_WIDTH(NO_ATTACK, DIES), DIES },
 	{ "second magic not mapped", cut_magic2, 0, 0, DIES },
 	/* The first 640 bytes have the second magic: the return starts to load. */
 	{ "least size, mapped up to 64 * ", cut_behind_min_size, 10, FRAME_SIZE / 128, DIES },
@@ -336,7 +348,8 @@ static bool cpu_has_xsavec(void)
 
 static enum outcome settle(const struct attack *attack)
 {
-	enum outcome outcome = fpu_features ? attack->xsave : attack->fxsave;
+	enum outcome outcome = fpu_features ? attack->xsave :
+			       fpu_cpu_has(bit_FXSAVE) ? attack->fxsave : attack->fsave;
 
 	if (outcome == IF_RESERVED_MXCSR)
 		return reserved_mxcsr();
@@ -502,12 +515,16 @@ TEST_F_TIMEOUT(history, xsave_header, 120)
 
 TEST_F_TIMEOUT(history, mxcsr, 120)
 {
+	if (!fpu_cpu_has(bit_FXSAVE))
+		SKIP(return, "needs FXSAVE");
 	prepare(_metadata, self->pair);
 	attack_by(_metadata, variant->subject, mxcsr_attacks);
 }
 
 TEST_F_TIMEOUT(history, sw_reserved, 120)
 {
+	if (!fpu_cpu_has(bit_FXSAVE))
+		SKIP(return, "needs FXSAVE");
 	prepare(_metadata, self->pair);
 	attack_by(_metadata, variant->subject, sw_reserved_attacks);
 }
@@ -528,7 +545,7 @@ TEST_F_TIMEOUT(history, cut_frame, 120)
 static void race(void **fpstate, unsigned int n)
 {
 	unsigned int size = FX_OFFSET + fx_size(fpstate) + sizeof(__u32);
-	char *to = hole - FX_OFFSET - 64 * n;
+	char *to = hole - FX_OFFSET - (fpu_cpu_has(bit_FXSAVE) ? 64 * n : FSAVE_CUT);
 
 	if (fpu_features)
 		claim_min_size(fpstate, 0);
