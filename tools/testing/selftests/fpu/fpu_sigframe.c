@@ -337,15 +337,6 @@ static enum outcome reserved_mxcsr(void)
 	return fpu_features || !strcmp(name.machine, "x86_64") ? DIES : LOADS;
 }
 
-/* CPUs without XSAVEC know nothing of the compacted format. */
-static bool cpu_has_xsavec(void)
-{
-	unsigned int eax, ebx, ecx, edx;
-
-	__cpuid_count(0xd, 1, eax, ebx, ecx, edx);
-	return eax & (1 << 1);
-}
-
 static enum outcome settle(const struct attack *attack)
 {
 	enum outcome outcome = fpu_features ? attack->xsave :
@@ -354,7 +345,7 @@ static enum outcome settle(const struct attack *attack)
 	if (outcome == IF_RESERVED_MXCSR)
 		return reserved_mxcsr();
 	if (outcome == IF_COMPACTED)
-		return cpu_has_xsavec() ? LOADS_LEGACY : DIES;
+		return fpu_knows_compacted ? LOADS_LEGACY : DIES;
 	return outcome;
 }
 
@@ -418,13 +409,10 @@ static void prepare(struct __test_metadata *_metadata, struct fpu_pair *p)
 
 static void expect(struct fpu_image *want, enum outcome outcome)
 {
-	if (outcome == STARTS) {
+	if (outcome == STARTS)
 		fpu_initial(want);
-	} else if (outcome == LOADS_LEGACY) {
-		fpu_initial_extended(want);
-		/* Kernels differ in what becomes of it. */
-		fpu_take_pkru(want);
-	}
+	else if (outcome == LOADS_LEGACY)
+		fpu_legacy_only(want);
 }
 
 /* Of a process with threads, any may take a signal that is not for one of them. */

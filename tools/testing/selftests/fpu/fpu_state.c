@@ -77,6 +77,7 @@ struct fpu_register {
 
 __u64 fpu_features;
 bool fpu_knows_in_use;
+bool fpu_knows_compacted;
 
 /* FIP, FDP and FOP are left out: CPUs differ in when they keep them. */
 static struct fpu_register registers[128];
@@ -138,7 +139,8 @@ static void __attribute__((constructor)) fpu_detect(void)
 	if (fpu_features) {
 		__cpuid_count(0xd, 1, eax, ebx, ecx, edx);
 		fpu_knows_in_use = eax & (1 << 2);
-		initial_mxcsr_lost = (eax & (1 << 1)) && xrstor_keeps_mxcsr();
+		fpu_knows_compacted = eax & (1 << 1);
+		initial_mxcsr_lost = fpu_knows_compacted && xrstor_keeps_mxcsr();
 	}
 	add_registers("fcw", 0, 1, 0, 0, 2);
 	add_registers("fsw", 0, 1, 2, 0, 2);
@@ -348,7 +350,7 @@ void fpu_initial_extended(struct fpu_image *image)
 	set_pkru(image, pkru);
 }
 
-void fpu_take_pkru(struct fpu_image *image)
+static void fpu_take_pkru(struct fpu_image *image)
 {
 	__u32 pkru, zero;
 
@@ -358,6 +360,24 @@ void fpu_take_pkru(struct fpu_image *image)
 	set_pkru(image, pkru);
 	if (!pkru)
 		image->xstate_bv &= ~(__u64)XFEATURE_PKRU;
+}
+
+/*
+ * What the return from a frame without extended components leaves: of the image
+ * x87 and SSE, and the initial state of the others. Kernels differ in what becomes
+ * of PKRU.
+ *
+ * For 64-bit frames, the kernel loads the initial state behind FXRSTOR, and the
+ * standard form of XRSTOR loads MXCSR for AVX, too (SDM vol. 1, 13.8): that of the
+ * frame is lost on CPUs without XSAVEC. Not so in QEMU's emulation.
+ */
+void fpu_legacy_only(struct fpu_image *image)
+{
+	fpu_initial_extended(image);
+	fpu_take_pkru(image);
+	if (sizeof(long) == 8 && fpu_features & XFEATURE_AVX && !fpu_under_tcg() &&
+	    !fpu_knows_compacted)
+		image->mxcsr = 0x1f80;
 }
 
 static bool is_fsave(int regset)

@@ -65,7 +65,8 @@ struct fpu_pair {
 };
 
 extern __u64 fpu_features;
-extern bool fpu_knows_in_use;
+extern bool fpu_knows_in_use;		/* XGETBV(1) */
+extern bool fpu_knows_compacted;	/* XSAVEC */
 
 unsigned int fpu_rounds(void);
 bool fpu_can_use_by(enum fpu_insn insn);
@@ -79,7 +80,7 @@ void fpu_exec_helper(char *path, size_t size);
 void fpu_pattern(struct fpu_image *image, unsigned int round);
 void fpu_initial(struct fpu_image *image);
 void fpu_initial_extended(struct fpu_image *image);
-void fpu_take_pkru(struct fpu_image *image);
+void fpu_legacy_only(struct fpu_image *image);
 
 void fpu_take_regset(struct fpu_image *image, int regset, const void *from);
 void fpu_put_regset(struct fpu_image *to, int regset,

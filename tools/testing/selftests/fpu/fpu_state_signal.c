@@ -273,9 +273,7 @@ static void expect_frame(struct fpu_image *want)
 		fpu_initial_extended(want);
 		break;
 	case LEGACY_FRAME:
-		/* Kernels differ in what becomes of PKRU, which is not in it. */
-		fpu_initial_extended(want);
-		fpu_take_pkru(want);
+		fpu_legacy_only(want);
 		break;
 	case NO_FRAME:
 		fpu_initial(want);
