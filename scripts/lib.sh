@@ -57,6 +57,14 @@ known_bases() {
 [ -n "$(base_field package)" ] ||
 	die "BASE=$BASE is not known: use one of $(known_bases), or a tree of your own with KSRC=/path"
 
+# What a result on a machine of configs/machines depends on
+machine_id() { # NAME FLAVOUR
+	{
+		grep "^$1 " "$top/configs/machines"
+		cat "$work/obj-$2/arch/x86/boot/bzImage" "$work/initramfs.id"
+	} | sha256sum
+}
+
 # All that is made for this base, or for the user's tree
 if [ -n "$KSRC" ]; then
 	KSRC=$(CDPATH='' cd -- "$KSRC" 2>/dev/null && pwd) ||
