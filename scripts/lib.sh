@@ -39,12 +39,13 @@ say() {
 	printf '[%3d:%02d] %s\n' $((t / 60)) $((t % 60)) "$*" >&2
 }
 
-# The column of this base in series/bases: package, version or sha256
+# The column of this base in series/bases: package, version, sha256 or release
 base_field() {
 	case $1 in
 	package) n=2 ;;
 	version) n=3 ;;
 	sha256) n=4 ;;
+	release) n=5 ;;
 	*) die "no field $1 in series/bases" ;;
 	esac
 	awk -F' *[|] *' -v b="$BASE" -v n="$n" '$1 == b { print $n }' "$top/series/bases"
@@ -56,6 +57,23 @@ known_bases() {
 
 [ -n "$(base_field package)" ] ||
 	die "BASE=$BASE is not known: use one of $(known_bases), or a tree of your own with KSRC=/path"
+
+# 6.12 is 612: what lines of the overlay within "#if BASE_VERSION ..." are taken by.
+number=$(echo "$BASE" | awk -F. '{ print $1 * 100 + $2 }')
+on_this_base() { # FILE
+	if grep -q BASE_VERSION "$1"; then
+		# It exits with 1 if it changed anything.
+		unifdef -DBASE_VERSION="$number" "$1" || [ $? = 1 ] || die "$1: see above"
+	else
+		cat "$1"
+	fi | at_its_place
+}
+# v6.5 moved that directory.
+if [ "$number" -ge 605 ]; then
+	at_its_place() { cat; }
+else
+	at_its_place() { sed 's|Documentation/arch/x86|Documentation/x86|g'; }
+fi
 
 # What a result on a machine of configs/machines depends on
 machine_id() { # NAME FLAVOUR

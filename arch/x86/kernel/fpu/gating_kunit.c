@@ -177,6 +177,7 @@ static const struct insn {
 	{ "WRPKRU", do_wrpkru, NOT_GATED, FEATURE(OSPKE), "vol. 2, WRPKRU", .before = do_rdpkru },
 	{ "BNDMK", do_bndmk, NOT_GATED, FEATURE(MPX), "vol. 2, BNDMK", MPX },
 	{ "BNDMOV", do_bndmov, NOT_GATED, FEATURE(MPX), "vol. 2, BNDMOV", MPX, .before = do_bndmk },
+#if BASE_VERSION >= 612
 	/*
 	 * CET state. RDSSP would show nothing: it is a NOP, as the kernel has no
 	 * shadow stack of its own.
@@ -185,6 +186,7 @@ static const struct insn {
 	  .ecx = MSR_IA32_U_CET },
 	{ "RDMSR of PL3_SSP", do_rdmsr, NOT_GATED, FEATURE(SHSTK), "vol. 2, RDMSR",
 	  .ecx = MSR_IA32_PL3_SSP },
+#endif
 #ifdef CONFIG_X86_64
 	/* An area of zeros is the initial configuration. */
 	{ "LDTILECFG", do_ldtilecfg, NOT_GATED, FEATURE(AMX_TILE),
@@ -304,8 +306,10 @@ static void skip_unless_possible(struct kunit *test, const struct insn *insn)
 		kunit_skip(test, "no FPU");
 	if (cpu_feature_enabled(X86_FEATURE_XENPV))
 		kunit_skip(test, "Xen has the IDT");
+#if BASE_VERSION >= 612
 	if (cpu_feature_enabled(X86_FEATURE_FRED))
 		kunit_skip(test, "FRED is enabled, there is no IDT to put a handler in");
+#endif
 
 	if (!boot_cpu_has(insn->feature.bit))
 		kunit_skip(test, "no CPU feature %s", insn->feature.name);

@@ -15,6 +15,9 @@
 #include <linux/debugfs.h>
 #include <linux/device.h>
 #include <linux/init.h>
+#if BASE_VERSION >= 703
+#include <linux/kvm_types.h>
+#endif
 #include <linux/seq_file.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
@@ -75,11 +78,19 @@ static const struct {
 	[XFEATURE_PKRU]		= { SWITCHED, "PKRU" },
 	/* SDM vol. 2, ENQCMD reads the MSR. See try_fixup_enqcmd_gp(), too. */
 	[XFEATURE_PASID]	= { MACHINE_EAGER, "PASID" },
+#if BASE_VERSION >= 612
 	/* SDM vol. 1, "Shadow Stacks": each CALL and RET changes SSP. */
 	[XFEATURE_CET_USER]	= { TASK_EAGER, "CET" },
+#endif
 	/* SDM vol. 2, TILE*: #NM by XFD alone, and by that for tile data only */
 	[XFEATURE_XTILE_CFG]	= { MACHINE_EAGER, "AMX" },
 	[XFEATURE_XTILE_DATA]	= { MACHINE_EAGER, "AMX" },
+#if BASE_VERSION >= 703
+	/* Loaded for guests only. In the host, user mode cannot reach the MSRs. */
+	[XFEATURE_CET_KERNEL]	= { SWITCHED, "CET of the kernel" },
+	/* APX specification, "EGPR": general-purpose registers, which TS ignores */
+	[XFEATURE_APX]		= { MACHINE_EAGER, "APX" },
+#endif
 };
 
 /* Of the enabled components, those with this guard. Set by fpu_lazy_init(). */
@@ -123,13 +134,21 @@ static void fpregs_clear(void)
  */
 static bool fpregs_use_ungated(void)
 {
+#if BASE_VERSION >= 612
 	u64 u_cet;
 
 	if (!(xfeatures_task_eager & XFEATURE_MASK_CET_USER))
 		return false;
 
+#if BASE_VERSION >= 703
+	rdmsrq(MSR_IA32_U_CET, u_cet);
+#else
 	rdmsrl(MSR_IA32_U_CET, u_cet);
+#endif
 	return u_cet;
+#else
+	return false;
+#endif
 }
 
 /*
@@ -144,7 +163,11 @@ static __always_inline bool fpregs_hide_state_of(struct task_struct *tsk)
 	if (!use_xsave())
 		return false;
 
+#if BASE_VERSION >= 703
+	own = x86_task_fpu(tsk)->fpstate->regs.xsave.header.xfeatures;
+#else
 	own = tsk->thread.fpu.fpstate->regs.xsave.header.xfeatures;
+#endif
 	return unlikely(own & ~__this_cpu_read(fpregs_in_use));
 }
 
@@ -271,6 +294,9 @@ unsigned long __fpu_lazy_host_cr0(void)
 
 	return cr0;
 }
+#if BASE_VERSION >= 703
+EXPORT_SYMBOL_FOR_KVM(__fpu_lazy_host_cr0);
+#else
 EXPORT_SYMBOL_GPL(__fpu_lazy_host_cr0);
 
 void __fpu_lazy_vm_entry(void)
@@ -279,6 +305,7 @@ void __fpu_lazy_vm_entry(void)
 		__fpregs_disarm();
 }
 EXPORT_SYMBOL_GPL(__fpu_lazy_vm_entry);
+#endif
 
 /*
  * The hooks that must be in this kernel. A link error here names the one that
@@ -295,7 +322,9 @@ asm(".pushsection .init.rodata, \"a\"\n\t"
 	FPU_LAZY_HOOK_NEEDED(init_cpu)
 	FPU_LAZY_HOOK_NEEDED(restore_userregs)
 	FPU_LAZY_HOOK_NEEDED(kernel_fpu_begin)
+#if BASE_VERSION < 703
 	FPU_LAZY_HOOK_NEEDED(drop)
+#endif
 	FPU_LAZY_HOOK_NEEDED(clear_user_states)
 	FPU_LAZY_HOOK_NEEDED(sigreturn)
 	FPU_LAZY_HOOK_NEEDED(set_bug)
@@ -307,7 +336,9 @@ asm(".pushsection .init.rodata, \"a\"\n\t"
 #endif
 #if IS_BUILTIN(CONFIG_KVM_INTEL)
 	FPU_LAZY_HOOK_NEEDED(host_cr0)
+#if BASE_VERSION < 703
 	FPU_LAZY_HOOK_NEEDED(vm_entry)
+#endif
 #endif
 	".popsection");
 
@@ -483,6 +514,7 @@ static const struct attribute_group lazy_fp_group = {
 
 static int __init fpu_lazy_sysfs(void)
 {
+#if BASE_VERSION >= 612
 	struct device *root = bus_get_dev_root(&cpu_subsys);
 	int err;
 
@@ -491,6 +523,9 @@ static int __init fpu_lazy_sysfs(void)
 	err = sysfs_merge_group(&root->kobj, &lazy_fp_group);
 	put_device(root);
 	return err;
+#else
+	return sysfs_merge_group(&cpu_subsys.dev_root->kobj, &lazy_fp_group);
+#endif
 }
 late_initcall(fpu_lazy_sysfs);
 #endif /* CONFIG_SYSFS */

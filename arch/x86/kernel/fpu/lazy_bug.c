@@ -10,7 +10,11 @@
 #include <asm/fpu/lazy.h>
 #include <asm/intel-family.h>
 
+#if BASE_VERSION >= 612
 #define IMMUNE_INTEL(model)	X86_MATCH_VFM(INTEL_##model, NULL)
+#else
+#define IMMUNE_INTEL(model)	X86_MATCH_INTEL_FAM6_MODEL(model, NULL)
+#endif
 
 /*
  * The CPUs that do not. Any other has the bug, so a new or forgotten one is safe.
@@ -37,7 +41,11 @@ static const struct x86_cpu_id lazy_fp_immune[] __initconst = {
 	IMMUNE_INTEL(ATOM_SILVERMONT_D),
 	IMMUNE_INTEL(ATOM_SILVERMONT_MID),
 	IMMUNE_INTEL(ATOM_AIRMONT),
+#if BASE_VERSION >= 703
+	IMMUNE_INTEL(ATOM_SILVERMONT_MID2),
+#else
 	IMMUNE_INTEL(ATOM_AIRMONT_MID),
+#endif
 	IMMUNE_INTEL(XEON_PHI_KNL),
 	IMMUNE_INTEL(XEON_PHI_KNM),
 	{}

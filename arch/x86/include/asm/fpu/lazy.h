@@ -71,7 +71,9 @@ extern unsigned int fpu_eager_threshold;
 void __fpu_lazy_return(struct task_struct *tsk);
 bool __fpu_lazy_trap(struct pt_regs *regs);
 unsigned long __fpu_lazy_host_cr0(void);
+#if BASE_VERSION < 703
 void __fpu_lazy_vm_entry(void);
+#endif
 void __fpu_lazy_set_bug(void);
 
 /*
@@ -162,6 +164,7 @@ static __always_inline unsigned long fpu_lazy_host_cr0(void)
 	return IS_ENABLED(CONFIG_X86_SLEAZY_FPU) ? __fpu_lazy_host_cr0() : read_cr0();
 }
 
+#if BASE_VERSION < 703
 /*
  * A VM entry of VMX without the task's registers, which vcpu_enter_guest() loads
  * before any other: the exit clears TS, so clear it here, where that is noticed.
@@ -174,6 +177,7 @@ static __always_inline void fpu_lazy_vm_entry(void)
 	if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU))
 		__fpu_lazy_vm_entry();
 }
+#endif
 
 #ifdef CONFIG_X86_SLEAZY_FPU
 /*
