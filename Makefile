@@ -17,8 +17,26 @@ test: ## Run all tests in emulators; the last line counts them
 test-matrix: ## All tests on all generations of FPU; a table (an hour or two)
 	@scripts/matrix
 
+lab: ## The rules on made-up patterns of FPU use, and against an adversary: cycles by a model
+	@scripts/lab
+
+lab-test: ## Tests of the laboratory and of the rules, in user space
+	@scripts/lab-test
+
 compare: ## The kernel's own x86 selftests, unpatched and in each mode, side by side
 	@scripts/compare
+
+check: ## What a maintainer runs before taking a series: checkpatch, sparse, clang, ...
+	@scripts/check
+
+bisect-check: ## Does each commit build without a warning, off and on, and boot?
+	@scripts/bisect-check
+
+bases: ## Patches, machines, check and bisect-check of all bases, in a table (a night)
+	@scripts/bases
+
+duplication: ## How much of the edits of kernel files do the bases share?
+	@scripts/duplication
 
 soak: ## Random tests for MINUTES=10; SEED=n replays a run, MODE=lazy is another mode
 	@scripts/soak
@@ -45,5 +63,5 @@ absorb: ## Bring the commits made there back into the sources
 clean: ## Remove what was built, but not what was downloaded
 	@find build -mindepth 1 -maxdepth 1 ! -name cache -exec rm -rf {} +
 
-.PHONY: help run test test-matrix compare soak mutate patches check-patches apply edit absorb clean
+.PHONY: help run test test-matrix lab lab-test compare check bisect-check bases duplication soak mutate patches check-patches apply edit absorb clean
 .NOTPARALLEL:
