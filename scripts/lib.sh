@@ -75,6 +75,13 @@ else
 	at_its_place() { sed 's|Documentation/arch/x86|Documentation/x86|g'; }
 fi
 
+# The machines that this base can have: all, or those for ci or long
+machines() { # [WHEN]
+	awk -F' *[|] *' -v base="$BASE" -v when="${1:-}" '
+		!/^#/ && (when == "" || $10 == when) && !index(" " $11 " ", " " base " ") { print $1 }' \
+		"$top/configs/machines"
+}
+
 # What a result on a machine of configs/machines depends on
 machine_id() { # NAME FLAVOUR
 	{

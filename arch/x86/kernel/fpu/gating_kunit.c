@@ -92,7 +92,9 @@ INSN(do_rdpkru,		".byte 0x0f,0x01,0xee")
 INSN(do_wrpkru,		".byte 0x0f,0x01,0xef")
 INSN(do_bndmk,		".byte 0xf3,0x0f,0x1b,0x07")	/* bndmk (%rdi), %bnd0 */
 INSN(do_bndmov,		".byte 0x66,0x0f,0x1b,0x07")	/* bndmov %bnd0, (%rdi) */
+#if BASE_VERSION >= 612
 INSN(do_rdmsr,		"rdmsr")
+#endif
 #ifdef CONFIG_X86_64
 INSN(do_vmovups_zmm16,	"vmovups %%zmm16, %[area]")
 INSN(do_ldtilecfg,	".byte 0xc4,0xe2,0x78,0x49,0x07")	/* ldtilecfg (%rdi) */

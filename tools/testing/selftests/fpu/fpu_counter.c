@@ -84,11 +84,11 @@ FIXTURE_SETUP(counter)
 	self->pair = NULL;
 	self->mode = fpu_switch_mode();
 	if (!self->mode)
-		SKIP(return, "needs a kernel with CONFIG_X86_SLEAZY_FPU, and root");
+		FPU_SKIP_FIXTURE("needs a kernel with CONFIG_X86_SLEAZY_FPU, and root");
 	if (!fpu_cpu_has(bit_FPU))
-		SKIP(return, "needs an FPU");
+		FPU_SKIP_FIXTURE("needs an FPU");
 	if (!fpu_stats_read(&self->before))
-		SKIP(return, "needs a kernel with CONFIG_X86_SLEAZY_FPU_STATS");
+		FPU_SKIP_FIXTURE("needs a kernel with CONFIG_X86_SLEAZY_FPU_STATS");
 	/* Kernel threads would cut slices into two. The partner inherits this. */
 	ASSERT_EQ(0, sched_setscheduler(0, SCHED_FIFO, &priority));
 	self->pair = fpu_pair_start(fpu_nth_cpu(0), COLD, SIGCHLD);

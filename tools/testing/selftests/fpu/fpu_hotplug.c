@@ -34,10 +34,10 @@ FIXTURE_SETUP(hotplug)
 	self->other = fpu_nth_cpu(1);
 	self->warned = fpu_kernel_warned();
 	if (self->other < 0)
-		SKIP(return, "needs two CPUs");
+		FPU_SKIP_FIXTURE("needs two CPUs");
 	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/online", self->cpu);
 	if (access(path, W_OK))
-		SKIP(return, "needs root and CPU hotplug");
+		FPU_SKIP_FIXTURE("needs root and CPU hotplug");
 }
 
 FIXTURE_TEARDOWN(hotplug)

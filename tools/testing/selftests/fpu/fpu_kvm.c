@@ -471,7 +471,7 @@ FIXTURE_SETUP(guests)
 	self->stop = fpu_share(sizeof(*self->stop));
 	ASSERT_TRUE(self->vcpus && self->neighbours && self->stop);
 	if (!have_kvm())
-		SKIP(return, NO_KVM);
+		FPU_SKIP_FIXTURE(NO_KVM);
 	ASSERT_TRUE(vm_create());
 }
 

@@ -40,10 +40,10 @@ FIXTURE(lazy_fp)
 FIXTURE_SETUP(lazy_fp)
 {
 	if (fpu_switch_file(VERDICT, self->verdict, sizeof(self->verdict)) < 0)
-		SKIP(return, "the kernel has no X86_SLEAZY_FPU");
+		FPU_SKIP_FIXTURE("the kernel has no X86_SLEAZY_FPU");
 	self->mode = fpu_switch_mode();
 	if (!self->mode)
-		SKIP(return, "needs root and debugfs");
+		FPU_SKIP_FIXTURE("needs root and debugfs");
 }
 
 FIXTURE_TEARDOWN(lazy_fp)

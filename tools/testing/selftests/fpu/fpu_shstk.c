@@ -24,6 +24,16 @@
 #include "../kselftest_harness.h"
 #include "fpu_state.h"
 
+/* Headers of kernels without shadow stacks */
+#ifndef ARCH_SHSTK_ENABLE
+#define ARCH_SHSTK_ENABLE	0x5001
+#define ARCH_SHSTK_DISABLE	0x5002
+#define ARCH_SHSTK_STATUS	0x5005
+#define ARCH_SHSTK_SHSTK	(1ULL << 0)
+#endif
+#ifndef NT_X86_SHSTK
+#define NT_X86_SHSTK	0x204
+#endif
 #ifndef SEGV_CPERR
 #define SEGV_CPERR	10
 #endif
@@ -530,9 +540,9 @@ FIXTURE_SETUP(shstk)
 {
 	self->warned = fpu_kernel_warned();
 	if (!has_shstk())
-		SKIP(return, "needs a CPU with CET_SS and CONFIG_X86_USER_SHADOW_STACK");
+		FPU_SKIP_FIXTURE("needs a CPU with CET_SS and CONFIG_X86_USER_SHADOW_STACK");
 	if (xrstor_miscounts())
-		SKIP(return, "XRSTORS of this CPU loses shadow stacks: boot with nopku");
+		FPU_SKIP_FIXTURE("XRSTORS of this CPU loses shadow stacks: boot with nopku");
 	game = fpu_share(sizeof(*game));
 	ASSERT_TRUE(!!game);
 	game->sides[SUBJECT].shstk = true;

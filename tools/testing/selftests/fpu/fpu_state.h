@@ -33,6 +33,14 @@
 #define FPU_HASH_SIZE	4
 #endif
 
+/* Skip what a fixture is for, from its setup. */
+#if BASE_VERSION >= 612
+#define FPU_SKIP_FIXTURE(...)	SKIP(return, __VA_ARGS__)
+#else
+/* This kselftest_harness.h would go on with the test. */
+#define FPU_SKIP_FIXTURE(...)	SKIP(_exit(255), __VA_ARGS__)
+#endif
+
 /* How a task used the FPU in its latest slices. */
 enum fpu_history {
 	COLD,		/* not at all */

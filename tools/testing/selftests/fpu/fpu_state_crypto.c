@@ -70,7 +70,7 @@ TEST_F(history, hash_in_task)
 	int fd = open_vector_driver("hash", FPU_HASH, "%s");
 
 	if (fd < 0)
-		SKIP(return, NO_VECTORS, "AF_ALG with " FPU_HASH);
+		SKIP(return, NO_VECTORS, "AF_ALG (crypto.af_alg_restrict=0) with " FPU_HASH);
 
 	fpu_hold(self->subject, 0);
 	fpu_live(self->pair, self->subject, variant->subject);
@@ -94,7 +94,7 @@ TEST_F(history, cipher_in_task)
 	struct cmsghdr *cmsg;
 
 	if (fd < 0)
-		SKIP(return, NO_VECTORS, "AF_ALG with cbc(aes)");
+		SKIP(return, NO_VECTORS, "AF_ALG (crypto.af_alg_restrict=0) with cbc(aes)");
 
 	memset(control, 0, sizeof(control));
 	cmsg = CMSG_FIRSTHDR(&msg);
@@ -122,7 +122,7 @@ TEST_F(history, hash_in_kernel_thread)
 	int fd = open_vector_driver("hash", FPU_HASH, "cryptd(%s)");
 
 	if (fd < 0)
-		SKIP(return, NO_VECTORS, "AF_ALG with cryptd(" FPU_HASH ")");
+		SKIP(return, NO_VECTORS, "AF_ALG (crypto.af_alg_restrict=0) with cryptd(" FPU_HASH ")");
 
 	fpu_hold(self->subject, 0);
 	fpu_live(self->pair, self->subject, variant->subject);

@@ -320,27 +320,27 @@ FIXTURE_SETUP(suspend)
 	chosen(POWER "mem_sleep", self->mem_sleep, sizeof(self->mem_sleep));
 	chosen(POWER "disk", self->disk, sizeof(self->disk));
 	if (access(POWER "state", W_OK))
-		SKIP(return, "needs root, and CONFIG_SUSPEND or CONFIG_HIBERNATION");
+		FPU_SKIP_FIXTURE("needs root, and CONFIG_SUSPEND or CONFIG_HIBERNATION");
 	if (!offers(POWER "state", variant->state))
-		SKIP(return, "/sys/power/state does not offer %s", variant->state);
+		FPU_SKIP_FIXTURE("/sys/power/state does not offer %s", variant->state);
 	if (variant->mem_sleep && !offers(POWER "mem_sleep", variant->mem_sleep))
-		SKIP(return, "/sys/power/mem_sleep does not offer %s: no ACPI S3",
+		FPU_SKIP_FIXTURE("/sys/power/mem_sleep does not offer %s: no ACPI S3",
 		     variant->mem_sleep);
 	if (variant->pm_test && !offers(POWER "pm_test", variant->pm_test))
-		SKIP(return, "needs CONFIG_PM_DEBUG");
+		FPU_SKIP_FIXTURE("needs CONFIG_PM_DEBUG");
 	if (!variant->pm_test && !variant->disk && glob(ALARMS, 0, NULL, &alarms))
-		SKIP(return, "needs an RTC that can wake the machine, CONFIG_RTC_DRV_CMOS");
+		FPU_SKIP_FIXTURE("needs an RTC that can wake the machine, CONFIG_RTC_DRV_CMOS");
 	if (!variant->pm_test && !strcmp(variant->state, "freeze") && !acpi_alarm())
-		SKIP(return, "the RTC cannot wake CPUs that only idle, " ACPI_ALARM);
+		FPU_SKIP_FIXTURE("the RTC cannot wake CPUs that only idle, " ACPI_ALARM);
 	if (variant->disk) {
 		if (!offers(POWER "disk", variant->disk))
-			SKIP(return, "/sys/power/disk does not offer %s", variant->disk);
+			FPU_SKIP_FIXTURE("/sys/power/disk does not offer %s", variant->disk);
 		self->swap = getenv("FPU_TEST_SWAP");
 		if (!self->swap)
-			SKIP(return, "FPU_TEST_SWAP names no block device to use as swap");
+			FPU_SKIP_FIXTURE("FPU_TEST_SWAP names no block device to use as swap");
 		missing = make_swap(self->swap);
 		if (missing)
-			SKIP(return, "needs %s", missing);
+			FPU_SKIP_FIXTURE("needs %s", missing);
 		ASSERT_TRUE(write_file(POWER "disk", variant->disk));
 	}
 	if (variant->mem_sleep)
