@@ -62,8 +62,14 @@ known_bases() {
 number=$(echo "$BASE" | awk -F. '{ print $1 * 100 + $2 }')
 on_this_base() { # FILE
 	if grep -q BASE_VERSION "$1"; then
-		# It exits with 1 if it changed anything.
-		unifdef -DBASE_VERSION="$number" "$1" || [ $? = 1 ] || die "$1: see above"
+		# In prose, an apostrophe opens no string.
+		case $1 in
+		*.[ch]) prose= ;;
+		*) prose=-t ;;
+		esac
+		# It exits with 1 if it changed anything. In a pipe, nobody sees it fail.
+		unifdef $prose -DBASE_VERSION="$number" "$1" >/dev/null || [ $? = 1 ] || die "$1: see above"
+		unifdef $prose -DBASE_VERSION="$number" "$1" || true
 	else
 		cat "$1"
 	fi | at_its_place

@@ -242,11 +242,14 @@ bool __fpu_lazy_trap(struct pt_regs *regs)
 	 * A bug, or a module that executes FPU instructions on its own. The
 	 * instruction is retried, with what the registers hold. The task's
 	 * state is in memory and TIF_NEED_FPU_LOAD stays set: it loses nothing.
+	 * Nor does the task whose state the registers hold, as that is no
+	 * longer taken for valid.
 	 */
 	if (!user_mode(regs)) {
+		__fpregs_disarm();
+		__cpu_invalidate_fpregs_state();
 		WARN_ONCE(1, "CR0.TS was set: FPU instruction in kernel mode at %pS",
 			  (void *)regs->ip);
-		__fpregs_disarm();
 		return true;
 	}
 

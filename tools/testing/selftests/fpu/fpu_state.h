@@ -21,7 +21,7 @@
 #define NT_FXSAVE	NT_PRXFPREG
 #endif
 
-/* fpregs_soft_set() of the kernel's math emulation, also in 6.12 */
+/* fpregs_soft_set() of the kernel's math emulation */
 #define EMULATION_MIXES_UP	"needs an FPU: the emulation mixes up registers that it is given"
 
 /* What the kernel has a hash by vectors for, as long as it has the algorithm */

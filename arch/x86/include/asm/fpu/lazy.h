@@ -163,8 +163,8 @@ static __always_inline unsigned long fpu_lazy_host_cr0(void)
 
 	return IS_ENABLED(CONFIG_X86_SLEAZY_FPU) ? __fpu_lazy_host_cr0() : read_cr0();
 }
-
 #if BASE_VERSION < 703
+
 /*
  * A VM entry of VMX without the task's registers, which vcpu_enter_guest() loads
  * before any other: the exit clears TS, so clear it here, where that is noticed.
@@ -214,8 +214,9 @@ static __always_inline void fpu_lazy_return(void)
 
 static __always_inline void __fpu_lazy_reset(struct task_struct *tsk)
 {
-	tsk->fpu_counter = 0;
-	tsk->fpu_slice = FPU_SLICE_NONE;
+	/* In this order: a slice that ends in between must not be counted. */
+	WRITE_ONCE(tsk->fpu_slice, FPU_SLICE_NONE);
+	WRITE_ONCE(tsk->fpu_counter, 0);
 }
 
 /* @dst is a copy of current, but a new task. */
@@ -246,7 +247,7 @@ static __always_inline void __fpu_lazy_slice_end(struct task_struct *prev, bool 
 /*
  * Called by __switch_to(). Kernel threads never leave FPU_SLICE_NONE, nor does
  * a slice whose registers the kernel had to load for itself (for a signal
- * frame, fork, ptrace) before the first return to user mode: then neither use
+ * frame, fork, a vCPU) before the first return to user mode: then neither use
  * nor disuse can be seen, and the counter stays.
  */
 static __always_inline void fpu_lazy_slice_end(struct task_struct *prev)
