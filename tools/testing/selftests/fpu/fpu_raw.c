@@ -93,6 +93,8 @@ TEST_F(raw, armed)
 	for (i = 0; i < 30; i++) {
 		fpu_live(self->pair, &self->pair->subject, COLD);
 		ASSERT_EQ(variant->size, syscall(SYS_pread64, self->file, &image, 512, 0));
+		/* The partner is the first to look at the registers after that. */
+		fpu_slice(self->pair);
 		fpu_read(&self->pair->subject);
 	}
 	ASSERT_TRUE(fpu_stats_read(&after));
