@@ -2,7 +2,7 @@
 # Entry point; see README.md. "make help" lists the targets.
 
 BASE ?= 6.12
-export BASE KSRC MINUTES SEED MODE
+export BASE KSRC MINUTES SEED MODE CONFIG
 
 help: ## Show this
 	@echo 'Targets (variables: BASE=$(BASE), KSRC=/path/to/a/kernel/tree):'
@@ -25,6 +25,9 @@ lab-test: ## Tests of the laboratory and of the rules, in user space
 
 compare: ## The kernel's own x86 selftests, unpatched and in each mode, side by side
 	@scripts/compare
+
+deb: ## Debian packages (CONFIG=cloud-amd64, amd64 or a file), tested on a Debian system (hours)
+	@scripts/deb
 
 check: ## What a maintainer runs before taking a series: checkpatch, sparse, clang, ...
 	@scripts/check
@@ -63,5 +66,5 @@ absorb: ## Bring the commits made there back into the sources
 clean: ## Remove what was built, but not what was downloaded
 	@find build -mindepth 1 -maxdepth 1 ! -name cache -exec rm -rf {} +
 
-.PHONY: help run test test-matrix lab lab-test compare check bisect-check bases duplication soak mutate patches check-patches apply edit absorb clean
+.PHONY: help run test test-matrix lab lab-test compare deb check bisect-check bases duplication soak mutate patches check-patches apply edit absorb clean
 .NOTPARALLEL:

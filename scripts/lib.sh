@@ -88,6 +88,13 @@ machines() { # [WHEN]
 		"$top/configs/machines"
 }
 
+# The mirror that this system uses
+debian_mirror() {
+	# shellcheck disable=SC2016
+	apt-get indextargets --format '$(SITE)' 'Origin: Debian' 2>/dev/null | grep -v security | head -1 | grep . ||
+		die "this system has no Debian package source: add one to /etc/apt"
+}
+
 # What a result on a machine of configs/machines depends on
 machine_id() { # NAME FLAVOUR
 	{
