@@ -81,10 +81,10 @@ else
 	at_its_place() { sed 's|Documentation/arch/x86|Documentation/x86|g'; }
 fi
 
-# The machines that this base can have: all, or those for ci or long
+# The machines that this base can have: those for ci and long, or for one of them, or for hand
 machines() { # [WHEN]
 	awk -F' *[|] *' -v base="$BASE" -v when="${1:-}" '
-		!/^#/ && (when == "" || $10 == when) && !index(" " $11 " ", " " base " ") { print $1 }' \
+		!/^#/ && (when == "" ? $10 != "hand" : $10 == when) && !index(" " $11 " ", " " base " ") { print $1 }' \
 		"$top/configs/machines"
 }
 
