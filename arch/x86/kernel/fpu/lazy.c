@@ -4,7 +4,8 @@
  * to user mode, and that of others by #NM, behind CR0.TS.
  *
  * The rule is in asm/fpu/counter.h, the hooks are in asm/fpu/lazy.h. CR0.TS
- * is written by fpregs_arm() here and __fpregs_disarm() there alone.
+ * is written by fpregs_arm() here and __fpregs_disarm() there alone, but where
+ * lazy_costs.c measures.
  */
 #define pr_fmt(fmt) "x86/fpu: " fmt
 
@@ -18,9 +19,13 @@
 #if BASE_VERSION >= 703
 #include <linux/kvm_types.h>
 #endif
+#include <linux/mutex.h>
+#include <linux/sched/signal.h>
 #include <linux/seq_file.h>
+#include <linux/smp.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
+#include <linux/uaccess.h>
 
 #include <asm/fpu/lazy.h>
 #include <asm/fpu/signal.h>
@@ -30,10 +35,16 @@
 
 #include "context.h"
 #include "internal.h"
+#include "lazy_costs.h"
 #include "legacy.h"
 #include "xstate.h"
 
+#define CREATE_TRACE_POINTS
+#include <asm/trace/fpu_lazy.h>
+
 DEFINE_STATIC_KEY_FALSE(fpu_lazy_key);
+DEFINE_STATIC_KEY_FALSE(fpu_adaptive_key);
+DEFINE_STATIC_KEY_FALSE(fpu_slow_key);
 
 DEFINE_PER_CPU(bool, fpregs_armed);
 
@@ -43,7 +54,15 @@ DEFINE_PER_CPU(bool, fpregs_armed);
  */
 static DEFINE_PER_CPU(u32, fpregs_in_use);
 
-unsigned int fpu_eager_threshold __ro_after_init = FPU_EAGER_ALWAYS;
+unsigned int fpu_eager_threshold __read_mostly = FPU_EAGER_ALWAYS;
+/* The same on the slow path, where fpu_eager_threshold sends all tasks there. */
+static unsigned int fpu_slow_threshold __read_mostly = FPU_EAGER_ALWAYS;
+
+/* The rule of fpu_switch=adaptive, not changed while that is in force */
+static struct fpu_adaptive fpu_rule __read_mostly;
+
+/* Its account, see asm/fpu/adaptive.h. Touched with interrupts off. */
+static DEFINE_PER_CPU(int, fpu_credit);
 
 /*
  * What keeps an armed task from another's content, for each state component. A
@@ -151,6 +170,16 @@ static bool fpregs_use_ungated(void)
 #endif
 }
 
+/* The state components that @tsk has in memory, as of its last save */
+static __always_inline u32 fpstate_in_use(struct task_struct *tsk)
+{
+#if BASE_VERSION >= 703
+	return x86_task_fpu(tsk)->fpstate->regs.xsave.header.xfeatures;
+#else
+	return tsk->thread.fpu.fpstate->regs.xsave.header.xfeatures;
+#endif
+}
+
 /*
  * CR0.TS does not stop XGETBV(1), by which dynamic linkers decide what to save
  * around a call. Would @tsk, if armed, see less in use than it has? It would
@@ -158,17 +187,8 @@ static bool fpregs_use_ungated(void)
  */
 static __always_inline bool fpregs_hide_state_of(struct task_struct *tsk)
 {
-	u32 own;
-
-	if (!use_xsave())
-		return false;
-
-#if BASE_VERSION >= 703
-	own = x86_task_fpu(tsk)->fpstate->regs.xsave.header.xfeatures;
-#else
-	own = tsk->thread.fpu.fpstate->regs.xsave.header.xfeatures;
-#endif
-	return unlikely(own & ~__this_cpu_read(fpregs_in_use));
+	return use_xsave() &&
+	       unlikely(fpstate_in_use(tsk) & ~__this_cpu_read(fpregs_in_use));
 }
 
 static __always_inline void fpu_lazy_armed(struct task_struct *tsk)
@@ -203,6 +223,179 @@ static noinline void fpu_lazy_arm(struct task_struct *tsk)
 	}
 }
 
+/* May @tsk be armed on what is in the registers, or will be when it is? */
+static bool fpu_lazy_may_arm(struct task_struct *tsk)
+{
+	if (!__this_cpu_read(fpregs_armed)) {
+		u32 in_use = ~0;
+
+		if (fpregs_use_ungated())
+			return false;
+		if (cpu_feature_enabled(X86_FEATURE_XGETBV1) && !fpregs_clear_first)
+			in_use = xfeatures_in_use() | ~xfeatures_gated;
+		__this_cpu_write(fpregs_in_use, in_use & ~xfeatures_task_eager);
+	}
+	return !fpregs_hide_state_of(tsk);
+}
+
+#define fpu_trace(event, tsk, own)						\
+	trace_x86_fpu_##event(tsk, use_xsave() ? fpstate_in_use(tsk) : XFEATURE_MASK_FPSSE, own)
+
+static void fpu_slow_load(struct task_struct *tsk, bool own)
+{
+	if (tsk->fpu_slice == FPU_SLICE_NONE) {
+		fpu_count(FPU_EAGER_SLICES);
+		fpu_trace(eager, tsk, own);
+	}
+	/* What the registers held until the kernel used them was not looked at. */
+	tsk->fpu_slice = tsk->fpu_slice == FPU_SLICE_LOADED ||
+			 tsk->fpu_slice == FPU_SLICE_PROVEN ? FPU_SLICE_PROVEN :
+							      FPU_SLICE_LOADED;
+	switch_fpu_return();
+}
+
+enum fpu_decision { FPU_LOAD, FPU_ARM, FPU_FORCED };
+
+/* At the first return of a slice */
+static enum fpu_decision fpu_slow_decide(struct task_struct *tsk, bool own)
+{
+	bool adaptive = static_branch_unlikely(&fpu_adaptive_key);
+
+	if (!adaptive && fpu_counter_eager(tsk->fpu_counter, READ_ONCE(fpu_slow_threshold)))
+		return FPU_LOAD;
+	if (!fpu_lazy_may_arm(tsk))
+		return FPU_FORCED;
+	if (adaptive && !fpu_adaptive_arm(&fpu_rule, tsk->fpu_counter, &tsk->fpu_habit,
+					  this_cpu_ptr(&fpu_credit),
+					  __this_cpu_read(fpregs_armed), own))
+		return FPU_LOAD;
+	return FPU_ARM;
+}
+
+/* And when the kernel has used the FPU since: CR0.TS once more? */
+static bool fpu_slow_arm_again(struct task_struct *tsk)
+{
+	if (fpu_lazy_may_arm(tsk) &&
+	    (!static_branch_unlikely(&fpu_adaptive_key) ||
+	     fpu_adaptive_set_ts(&fpu_rule, this_cpu_ptr(&fpu_credit))))
+		return true;
+
+	fpu_habit_loaded_after_all(&tsk->fpu_habit);
+	return false;
+}
+
+/*
+ * What the frequent paths have no room for: the adaptive rule, and the tracepoints.
+ * By each rule, the same as there.
+ */
+static void fpu_slow_return(struct task_struct *tsk)
+{
+#if BASE_VERSION >= 703
+	bool own = fpregs_state_valid(x86_task_fpu(tsk), smp_processor_id());
+#else
+	bool own = fpregs_state_valid(&tsk->thread.fpu, smp_processor_id());
+#endif
+	bool ts = __this_cpu_read(fpregs_armed);
+
+	if (tsk->fpu_slice == FPU_SLICE_NONE) {
+		switch (fpu_slow_decide(tsk, own)) {
+		case FPU_FORCED:
+			fpu_habit_forced(&tsk->fpu_habit);
+			switch_fpu_return();
+			return;
+		case FPU_LOAD:
+			fpu_slow_load(tsk, own);
+			return;
+		case FPU_ARM:
+			fpu_count(FPU_ARMED_SLICES);
+			fpu_trace(armed, tsk, own);
+			tsk->fpu_slice = FPU_SLICE_ARMED;
+		}
+	} else if (tsk->fpu_slice != FPU_SLICE_ARMED || (!ts && !fpu_slow_arm_again(tsk))) {
+		fpu_slow_load(tsk, own);
+		return;
+	}
+
+	if (!ts) {
+		if (fpregs_clear_first)
+			fpregs_clear();
+		fpregs_arm();
+	}
+}
+
+/*
+ * Do the registers hold something else than the image that they were loaded from?
+ * Looks at the first 32 bytes of what nearly all code uses. Without SSE it has to
+ * say no each time, and will not be trusted for long. IRQs off.
+ */
+static bool fpregs_changed(struct task_struct *tsk)
+{
+#if BASE_VERSION >= 703
+	union fpregs_state *image = &x86_task_fpu(tsk)->fpstate->regs;
+#else
+	union fpregs_state *image = &tsk->thread.fpu.fpstate->regs;
+#endif
+	u8 now[2][16], was[2][16] = {};
+
+	if (!boot_cpu_has(X86_FEATURE_XMM))
+		return false;
+
+	asm volatile("movups %%xmm0, %0\n\t"
+		     "movups %%xmm1, %1" : "=m" (now[0]), "=m" (now[1]));
+	/* What is in its initial state is not written to the image. */
+	if (!use_xsave() || image->xsave.header.xfeatures & XFEATURE_MASK_SSE)
+		memcpy(was, image->fxsave.xmm_space, sizeof(was));
+	return memcmp(now, was, sizeof(now));
+}
+
+/*
+ * Called before the registers are saved. A slice that was not decided on has
+ * returned to user mode with what the kernel had loaded, or not at all.
+ */
+void __fpu_slow_slice_end(struct task_struct *prev)
+{
+	bool loaded = !test_tsk_thread_flag(prev, TIF_NEED_FPU_LOAD);
+	bool adaptive = static_branch_unlikely(&fpu_adaptive_key);
+	unsigned char counter;
+	bool hint;
+
+	if (prev->fpu_slice == FPU_SLICE_NONE) {
+		if (loaded)
+			fpu_habit_forced(&prev->fpu_habit);
+		return;
+	}
+
+	/* The kernel has loaded them for itself, so that there was no trap. */
+	if (adaptive && prev->fpu_slice == FPU_SLICE_ARMED && loaded) {
+		fpu_habit_loaded_after_all(&prev->fpu_habit);
+		prev->fpu_slice = FPU_SLICE_LOADED;
+	}
+
+	/* If they are not loaded any more, nobody has looked at them. */
+	hint = prev->fpu_slice != FPU_SLICE_ARMED && loaded && !fpregs_changed(prev);
+	if (prev->fpu_slice == FPU_SLICE_ARMED)
+		fpu_trace(unused, prev, false);
+	else
+		fpu_trace(used, prev, hint);
+	if (prev->fpu_slice == FPU_SLICE_LOADED && !(adaptive && hint))
+		fpu_count(FPU_USED_SLICES);
+
+	counter = prev->fpu_counter;
+	if (adaptive)
+		fpu_adaptive_slice_end(&fpu_rule, &prev->fpu_counter, &prev->fpu_habit,
+				       this_cpu_ptr(&fpu_credit),
+				       prev->fpu_slice != FPU_SLICE_ARMED,
+				       hint && prev->fpu_slice == FPU_SLICE_LOADED);
+	else
+		prev->fpu_counter = fpu_counter_next(counter, prev->fpu_slice != FPU_SLICE_ARMED);
+	prev->fpu_slice = FPU_SLICE_NONE;
+
+	if (counter && !prev->fpu_counter) {
+		fpu_count(FPU_COUNTER_RESETS);
+		fpu_trace(reset, prev, false);
+	}
+}
+
 /*
  * The task is not eager by its counter.
  *
@@ -216,7 +409,9 @@ void __fpu_lazy_return(struct task_struct *tsk)
 {
 	lockdep_assert_irqs_disabled();
 
-	if (unlikely(tsk->fpu_slice == FPU_SLICE_USED)) {
+	if (static_branch_unlikely(&fpu_slow_key)) {
+		fpu_slow_return(tsk);
+	} else if (unlikely(tsk->fpu_slice == FPU_SLICE_USED)) {
 		switch_fpu_return();
 	} else if (!__this_cpu_read(fpregs_armed)) {
 		fpu_lazy_arm(tsk);
@@ -238,6 +433,9 @@ bool __fpu_lazy_trap(struct pt_regs *regs)
 	if (!__this_cpu_read(fpregs_armed))
 		return false;
 
+	if (unlikely(fpu_costs_trapped(regs)))
+		return true;
+
 	/*
 	 * A bug, or a module that executes FPU instructions on its own. The
 	 * instruction is retried, with what the registers hold. The task's
@@ -255,7 +453,11 @@ bool __fpu_lazy_trap(struct pt_regs *regs)
 
 	fpu_count(FPU_TRAPS);
 	fpu_count(FPU_USED_SLICES);
-	tsk->fpu_slice = FPU_SLICE_USED;
+	fpu_trace(trap, tsk, false);
+	if (static_branch_unlikely(&fpu_adaptive_key))
+		fpu_adaptive_trap(&fpu_rule, this_cpu_ptr(&fpu_credit));
+	tsk->fpu_slice = static_branch_unlikely(&fpu_slow_key) ? FPU_SLICE_PROVEN :
+								 FPU_SLICE_USED;
 	fpregs_restore_userregs();
 	return true;
 }
@@ -350,6 +552,7 @@ enum fpu_switch {
 	FPU_SWITCH_EAGER,
 	FPU_SWITCH_SLEAZY,
 	FPU_SWITCH_LAZY,
+	FPU_SWITCH_ADAPTIVE,
 };
 
 static const char * const fpu_switch_names[] = {
@@ -357,27 +560,34 @@ static const char * const fpu_switch_names[] = {
 	[FPU_SWITCH_EAGER]	= "eager",
 	[FPU_SWITCH_SLEAZY]	= "sleazy",
 	[FPU_SWITCH_LAZY]	= "lazy",
+	[FPU_SWITCH_ADAPTIVE]	= "adaptive",
 };
 
-/* As asked for until fpu_lazy_init(), then the mode in force */
-static enum fpu_switch fpu_switch __ro_after_init = FPU_SWITCH_AUTO;
+static enum fpu_switch fpu_switch_asked __initdata = FPU_SWITCH_AUTO;
+
+/* In force: see fpu_switch_to() */
+static enum fpu_switch fpu_switch __read_mostly = FPU_SWITCH_EAGER;
+
+/* Why no task may be armed on this machine, and why auto arms none, or NULL */
+static const char *fpu_switch_obstacle __ro_after_init;
+static const char *fpu_switch_auto_obstacle __ro_after_init;
 
 static int __init fpu_switch_param(char *str)
 {
 	int mode = match_string(fpu_switch_names, ARRAY_SIZE(fpu_switch_names), str ?: "");
 
 	if (mode < 0) {
-		pr_warn("fpu_switch=%s is none of auto, eager, sleazy, lazy: using auto\n",
+		pr_warn("fpu_switch=%s is none of auto, eager, sleazy, lazy, adaptive: using auto\n",
 			str ?: "");
 		mode = FPU_SWITCH_AUTO;
 	}
-	fpu_switch = mode;
+	fpu_switch_asked = mode;
 
 	/*
 	 * BNDMOV and friends ignore CR0.TS. Linux has no user space interface
 	 * for MPX since commit 45fc24e89b7c, but guests of KVM lose it, too.
 	 */
-	if (mode == FPU_SWITCH_SLEAZY || mode == FPU_SWITCH_LAZY)
+	if (mode != FPU_SWITCH_AUTO && mode != FPU_SWITCH_EAGER)
 		setup_clear_cpu_cap(X86_FEATURE_MPX);
 
 	return 0;
@@ -447,42 +657,178 @@ static void __init fpu_lazy_clear_first(void)
 	fpregs_clear_first = true;
 }
 
+/*
+ * What the rule is made of: measured, unless others were written to debugfs's
+ * adaptive_costs. All zero if that was not possible.
+ */
+static struct fpu_costs fpu_rule_costs;
+
+static void fpu_adaptive_begin(void)
+{
+	struct fpu_costs costs = fpu_rule_costs;
+	int cpu;
+
+	/* To clear the registers takes a restore, and loses what they hold. */
+	if (fpregs_clear_first)
+		costs.ts_set = min_t(u64, FPU_COST_MAX, costs.ts_set + 2ULL * costs.restore);
+
+	fpu_adaptive_init(&fpu_rule, &costs);
+	for_each_possible_cpu(cpu)
+		per_cpu(fpu_credit, cpu) = fpu_adaptive_start(&fpu_rule);
+	static_branch_enable(&fpu_adaptive_key);
+}
+
+/* What auto is on this machine */
+static enum fpu_switch fpu_switch_auto(void)
+{
+	return fpu_switch_auto_obstacle ? FPU_SWITCH_EAGER : FPU_SWITCH_SLEAZY;
+}
+
+static const unsigned int fpu_thresholds[] = {
+	[FPU_SWITCH_EAGER]	= FPU_EAGER_ALWAYS,
+	[FPU_SWITCH_SLEAZY]	= FPU_EAGER_SLEAZY,
+	[FPU_SWITCH_LAZY]	= FPU_EAGER_NEVER,
+	[FPU_SWITCH_ADAPTIVE]	= FPU_EAGER_NEVER,	/* not asked */
+};
+
+/* Held to write fpu_switch, fpu_rule_costs and fpu_tracing */
+static DEFINE_MUTEX(fpu_switch_mutex);
+
+/* Number of tracepoints that are on */
+static unsigned int fpu_tracing;
+
+/*
+ * No task may be armed before every hook is live, nor with what its fpu_slice says
+ * of a time when they were not: who is armed in the middle of a slice is not
+ * looked at again, see __fpu_lazy_return(). Until fpu_eager_threshold allows it,
+ * nobody writes FPU_SLICE_UNUSED.
+ */
+static void fpu_switch_begin(enum fpu_switch mode)
+{
+	struct task_struct *group, *tsk;
+
+	if (mode == FPU_SWITCH_EAGER && !fpu_tracing)
+		return;
+
+	static_branch_inc(&fpu_lazy_key);
+	if (mode == FPU_SWITCH_ADAPTIVE)
+		fpu_adaptive_begin();
+	if (mode == FPU_SWITCH_ADAPTIVE || fpu_tracing)
+		static_branch_enable(&fpu_slow_key);
+
+	read_lock(&tasklist_lock);
+	for_each_process_thread(group, tsk)
+		__fpu_lazy_reset(tsk);
+	read_unlock(&tasklist_lock);
+
+	WRITE_ONCE(fpu_slow_threshold, fpu_thresholds[mode]);
+	WRITE_ONCE(fpu_eager_threshold, static_key_enabled(&fpu_slow_key) ?
+					FPU_EAGER_NEVER : fpu_thresholds[mode]);
+}
+
+static void fpregs_disarm_cpu(void *unused)
+{
+	if (__this_cpu_read(fpregs_armed))
+		__fpregs_disarm();
+}
+
+/*
+ * The hooks stay live until CR0.TS is clear everywhere and stays so. A task that
+ * is armed finds TIF_NEED_FPU_LOAD set when it returns from the interrupt.
+ */
+static void fpu_switch_end(enum fpu_switch mode)
+{
+	if (mode == FPU_SWITCH_EAGER && !fpu_tracing)
+		return;
+
+	WRITE_ONCE(fpu_eager_threshold, FPU_EAGER_ALWAYS);
+	on_each_cpu(fpregs_disarm_cpu, NULL, 1);
+	static_branch_disable(&fpu_slow_key);
+	static_branch_disable(&fpu_adaptive_key);
+	static_branch_dec(&fpu_lazy_key);
+}
+
+/* Tasks begin anew, as when the mode changes. */
+static void fpu_lazy_trace(unsigned int tracing)
+{
+	bool changes = !tracing != !fpu_tracing;
+
+	if (changes)
+		fpu_switch_end(fpu_switch);
+	fpu_tracing = tracing;
+	if (changes)
+		fpu_switch_begin(fpu_switch);
+}
+
+int fpu_lazy_trace_on(void)
+{
+	mutex_lock(&fpu_switch_mutex);
+	fpu_lazy_trace(fpu_tracing + 1);
+	mutex_unlock(&fpu_switch_mutex);
+	return 0;
+}
+
+void fpu_lazy_trace_off(void)
+{
+	mutex_lock(&fpu_switch_mutex);
+	fpu_lazy_trace(fpu_tracing - 1);
+	mutex_unlock(&fpu_switch_mutex);
+}
+
+/* What to say of the mode on a CPU that is affected by LazyFP */
+static const char *fpu_switch_note(enum fpu_switch mode)
+{
+	if (mode == FPU_SWITCH_EAGER || !boot_cpu_has_bug(X86_BUG_LAZY_FP))
+		return "";
+	return fpregs_clear_first ? ", with registers cleared (LazyFP, CVE-2018-3665)" :
+				    ", vulnerable to LazyFP (CVE-2018-3665)";
+}
+
+/* Why auto arms no task here, where tasks can be armed, or NULL */
+static const char * __init fpu_lazy_auto_obstacle(void)
+{
+	struct fpu_costs *costs = &fpu_rule_costs;
+
+	if (boot_cpu_has_bug(X86_BUG_LAZY_FP))
+		return "LazyFP (CVE-2018-3665)";
+	/* No slice can save more than this. Not to be measured is no obstacle. */
+	if (costs->save && costs->ts_set + costs->ts_clear >= costs->save + costs->restore)
+		return "slow writes of CR0.TS";
+	return NULL;
+}
+
 static int __init fpu_lazy_init(void)
 {
-	enum fpu_switch asked = fpu_switch;
+	enum fpu_switch asked = fpu_switch_asked, mode;
 	const char *obstacle = fpu_lazy_obstacle();
-	const char *note = "";
 
-	if (asked == FPU_SWITCH_AUTO) {
-		if (!obstacle && boot_cpu_has_bug(X86_BUG_LAZY_FP))
-			obstacle = "LazyFP (CVE-2018-3665)";
-		fpu_switch = FPU_SWITCH_SLEAZY;
-	} else if (asked == FPU_SWITCH_EAGER) {
+	fpu_switch_obstacle = obstacle;
+	if (!obstacle && fpu_costs_measure(&fpu_rule_costs))
+		pr_info("FPU switching cannot be measured here\n");
+	fpu_switch_auto_obstacle = obstacle ?: fpu_lazy_auto_obstacle();
+	if (!obstacle && boot_cpu_has_bug(X86_BUG_LAZY_FP) && !cpu_mitigations_off())
+		fpu_lazy_clear_first();
+
+	mode = asked == FPU_SWITCH_AUTO ? fpu_switch_auto() : asked;
+	if (asked == FPU_SWITCH_AUTO)
+		obstacle = fpu_switch_auto_obstacle;
+	else if (asked == FPU_SWITCH_EAGER)
 		obstacle = NULL;
-	}
+	else if (asked == FPU_SWITCH_ADAPTIVE && !obstacle && !fpu_rule_costs.save)
+		obstacle = "costs that are unknown";
 	if (obstacle)
-		fpu_switch = FPU_SWITCH_EAGER;
-
-	if (fpu_switch != FPU_SWITCH_EAGER && boot_cpu_has_bug(X86_BUG_LAZY_FP)) {
-		if (cpu_mitigations_off()) {
-			note = ", vulnerable to LazyFP (CVE-2018-3665)";
-		} else {
-			note = ", with registers cleared (LazyFP, CVE-2018-3665)";
-			fpu_lazy_clear_first();
-		}
-	}
+		mode = FPU_SWITCH_EAGER;
 
 	pr_info("fpu_switch=%s: %s%s%s%s\n", fpu_switch_names[asked],
-		fpu_switch_names[fpu_switch],
-		obstacle ? ", because of " : "", obstacle ?: "", note);
+		fpu_switch_names[mode],
+		obstacle ? ", because of " : "", obstacle ?: "", fpu_switch_note(mode));
 
-	if (fpu_switch == FPU_SWITCH_EAGER)
-		return 0;
-
-	/* Not before every hook is live may a task be armed. */
-	static_branch_enable(&fpu_lazy_key);
-	fpu_eager_threshold = fpu_switch == FPU_SWITCH_LAZY ? FPU_EAGER_NEVER :
-							      FPU_EAGER_SLEAZY;
+	mutex_lock(&fpu_switch_mutex);
+	/* Where trace_event= has switched it on */
+	fpu_switch_end(FPU_SWITCH_EAGER);
+	fpu_switch = mode;
+	fpu_switch_begin(mode);
+	mutex_unlock(&fpu_switch_mutex);
 	return 0;
 }
 arch_initcall(fpu_lazy_init);
@@ -534,12 +880,136 @@ late_initcall(fpu_lazy_sysfs);
 #endif /* CONFIG_SYSFS */
 
 #ifdef CONFIG_DEBUG_FS
+/*
+ * From one mode to another by way of eager, which starts all tasks anew. Readers of
+ * fpu_switch see the old one until all is done.
+ */
+static int fpu_switch_to(enum fpu_switch mode)
+{
+	int err = 0;
+
+	if (mode == FPU_SWITCH_AUTO)
+		mode = fpu_switch_auto();
+	if (mode != FPU_SWITCH_EAGER && fpu_switch_obstacle)
+		return -EOPNOTSUPP;
+
+	mutex_lock(&fpu_switch_mutex);
+	if (mode == FPU_SWITCH_ADAPTIVE && !fpu_rule_costs.save) {
+		err = -EOPNOTSUPP;
+	} else if (mode != fpu_switch) {
+		fpu_switch_end(fpu_switch);
+		fpu_switch_begin(mode);
+		pr_info("fpu_switch: %s, was %s%s\n", fpu_switch_names[mode],
+			fpu_switch_names[fpu_switch], fpu_switch_note(mode));
+		trace_x86_fpu_mode(fpu_switch_names[fpu_switch], fpu_switch_names[mode]);
+		WRITE_ONCE(fpu_switch, mode);
+	}
+	mutex_unlock(&fpu_switch_mutex);
+	return err;
+}
+
 static int mode_show(struct seq_file *m, void *unused)
 {
-	seq_printf(m, "%s\n", fpu_switch_names[fpu_switch]);
+	seq_printf(m, "%s\n", fpu_switch_names[READ_ONCE(fpu_switch)]);
 	return 0;
 }
-DEFINE_SHOW_ATTRIBUTE(mode);
+
+static int mode_open(struct inode *inode, struct file *file)
+{
+	return single_open(file, mode_show, NULL);
+}
+
+static ssize_t mode_write(struct file *file, const char __user *buf, size_t count, loff_t *pos)
+{
+	char word[16] = {};
+	int mode, err;
+
+	if (count >= sizeof(word))
+		return -EINVAL;
+	if (copy_from_user(word, buf, count))
+		return -EFAULT;
+
+	mode = sysfs_match_string(fpu_switch_names, word);
+	if (mode < 0)
+		return mode;
+
+	err = fpu_switch_to(mode);
+	return err ?: count;
+}
+
+static const struct file_operations mode_fops = {
+	.owner		= THIS_MODULE,
+	.open		= mode_open,
+	.read		= seq_read,
+	.write		= mode_write,
+	.llseek		= seq_lseek,
+	.release	= single_release,
+};
+
+/* Measured anew at each reading */
+static int costs_show(struct seq_file *m, void *unused)
+{
+	return fpu_switch_obstacle ? -EOPNOTSUPP : fpu_costs_show(m);
+}
+DEFINE_SHOW_ATTRIBUTE(costs);
+
+static int adaptive_costs_show(struct seq_file *m, void *unused)
+{
+	struct fpu_costs costs;
+
+	mutex_lock(&fpu_switch_mutex);
+	costs = fpu_rule_costs;
+	mutex_unlock(&fpu_switch_mutex);
+
+	seq_printf(m, "%u %u %u %u %u\n", costs.save, costs.restore, costs.ts_set,
+		   costs.ts_clear, costs.trap);
+	return 0;
+}
+
+static int adaptive_costs_open(struct inode *inode, struct file *file)
+{
+	return single_open(file, adaptive_costs_show, NULL);
+}
+
+/* Five numbers: save, restore, setting TS, clearing TS, trap. Not while in use. */
+static ssize_t adaptive_costs_write(struct file *file, const char __user *buf, size_t count,
+				    loff_t *pos)
+{
+	unsigned int to[5];
+	char line[64] = {}, rest;
+	int i, err = 0;
+
+	if (count >= sizeof(line))
+		return -EINVAL;
+	if (copy_from_user(line, buf, count))
+		return -EFAULT;
+	if (sscanf(line, "%u %u %u %u %u %c", &to[0], &to[1], &to[2], &to[3], &to[4], &rest) != 5)
+		return -EINVAL;
+	for (i = 0; i < ARRAY_SIZE(to); i++) {
+		if (!to[i] || to[i] > FPU_COST_MAX)
+			return -ERANGE;
+	}
+
+	mutex_lock(&fpu_switch_mutex);
+	if (fpu_switch == FPU_SWITCH_ADAPTIVE)
+		err = -EBUSY;
+	else
+		fpu_rule_costs = (struct fpu_costs){
+			.save = to[0], .restore = to[1], .ts_set = to[2],
+			.ts_clear = to[3], .trap = to[4],
+		};
+	mutex_unlock(&fpu_switch_mutex);
+	return err ?: count;
+}
+
+static const struct file_operations adaptive_costs_fops = {
+	.owner		= THIS_MODULE,
+	.open		= adaptive_costs_open,
+	.read		= seq_read,
+	.write		= adaptive_costs_write,
+	.llseek		= seq_lseek,
+	.release	= single_release,
+};
 
 #ifdef CONFIG_X86_SLEAZY_FPU_STATS
 DEFINE_PER_CPU(unsigned long [NR_FPU_EVENTS], fpu_events);
@@ -576,7 +1046,9 @@ static int __init fpu_lazy_debugfs(void)
 {
 	struct dentry *dir = debugfs_create_dir("fpu_switch", arch_debugfs_dir);
 
-	debugfs_create_file("mode", 0400, dir, NULL, &mode_fops);
+	debugfs_create_file("mode", 0600, dir, NULL, &mode_fops);
+	debugfs_create_file("costs", 0400, dir, NULL, &costs_fops);
+	debugfs_create_file("adaptive_costs", 0600, dir, NULL, &adaptive_costs_fops);
 #ifdef CONFIG_X86_SLEAZY_FPU_STATS
 	debugfs_create_file("stats", 0400, dir, NULL, &stats_fops);
 #endif

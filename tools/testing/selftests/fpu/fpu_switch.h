@@ -7,11 +7,15 @@
 #ifndef FPU_SWITCH_H
 #define FPU_SWITCH_H
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <string.h>
 #include <unistd.h>
 
+#ifndef FPU_SWITCH_DIR
 #define FPU_SWITCH_DIR	"/sys/kernel/debug/x86/fpu_switch/"
+#endif
 
 /* In the order of the file, one line "name value" each */
 struct fpu_stats {
@@ -40,6 +44,19 @@ static inline int fpu_switch_file(const char *path, char *text, int size)
 		return -1;
 	text[n] = 0;
 	return n;
+}
+
+/* 0, or what errno says of the one write that each of these files wants */
+static inline int fpu_switch_write(const char *path, const char *text)
+{
+	int file = open(path, O_WRONLY), err = 0;
+
+	if (file < 0)
+		return errno;
+	if (write(file, text, strlen(text)) != (ssize_t)strlen(text))
+		err = errno;
+	close(file);
+	return err;
 }
 
 /* The first letter of the mode in force, or 0 if the kernel has none to tell */

@@ -6,6 +6,7 @@
 #include <linux/percpu.h>
 #include <linux/sched.h>
 
+#include <asm/fpu/adaptive.h>
 #include <asm/fpu/api.h>
 #include <asm/fpu/counter.h>
 #include <asm/special_insns.h>
@@ -54,9 +55,15 @@ enum {
 	FPU_SLICE_NONE,		/* not yet returned to user mode */
 	FPU_SLICE_UNUSED,	/* returned armed */
 	FPU_SLICE_USED,		/* loaded for user mode, by #NM or at the return */
+	/* And on the slow path: in adaptive mode, or traced */
+	FPU_SLICE_ARMED,	/* returned armed */
+	FPU_SLICE_LOADED,	/* loaded at the return */
+	FPU_SLICE_PROVEN,	/* loaded, and known or suspected to have been used */
 };
 
 DECLARE_STATIC_KEY_FALSE(fpu_lazy_key);
+DECLARE_STATIC_KEY_FALSE(fpu_adaptive_key);
+DECLARE_STATIC_KEY_FALSE(fpu_slow_key);
 
 /*
  * This CPU's CR0.TS, so that it is neither read nor written when it is right
@@ -65,11 +72,12 @@ DECLARE_STATIC_KEY_FALSE(fpu_lazy_key);
  */
 DECLARE_PER_CPU(bool, fpregs_armed);
 
-/* FPU_EAGER_*, fixed before the first user task runs */
+/* FPU_EAGER_* of the mode in force */
 extern unsigned int fpu_eager_threshold;
 
 void __fpu_lazy_return(struct task_struct *tsk);
 bool __fpu_lazy_trap(struct pt_regs *regs);
+void __fpu_slow_slice_end(struct task_struct *prev);
 unsigned long __fpu_lazy_host_cr0(void);
 #if BASE_VERSION < 703
 void __fpu_lazy_vm_entry(void);
@@ -199,7 +207,7 @@ static __always_inline void fpu_lazy_return(void)
 	}
 
 	tsk = current;
-	if (fpu_counter_eager(tsk->fpu_counter, fpu_eager_threshold)) {
+	if (fpu_counter_eager(tsk->fpu_counter, READ_ONCE(fpu_eager_threshold))) {
 		if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) &&
 		    tsk->fpu_slice != FPU_SLICE_USED) {
 			fpu_count(FPU_EAGER_SLICES);
@@ -217,6 +225,8 @@ static __always_inline void __fpu_lazy_reset(struct task_struct *tsk)
 	/* In this order: a slice that ends in between must not be counted. */
 	WRITE_ONCE(tsk->fpu_slice, FPU_SLICE_NONE);
 	WRITE_ONCE(tsk->fpu_counter, 0);
+	if (static_branch_unlikely(&fpu_adaptive_key))
+		fpu_habit_reset(&tsk->fpu_counter, &tsk->fpu_habit);
 }
 
 /* @dst is a copy of current, but a new task. */
@@ -245,10 +255,10 @@ static __always_inline void __fpu_lazy_slice_end(struct task_struct *prev, bool 
 }
 
 /*
- * Called by __switch_to(). Kernel threads never leave FPU_SLICE_NONE, nor does
- * a slice whose registers the kernel had to load for itself (for a signal
- * frame, fork, a vCPU) before the first return to user mode: then neither use
- * nor disuse can be seen, and the counter stays.
+ * Called by __switch_to(), before it saves the registers. Kernel threads never
+ * leave FPU_SLICE_NONE, nor does a slice whose registers the kernel had to load
+ * for itself (for a signal frame, fork, a vCPU) before the first return to user
+ * mode: then neither use nor disuse can be seen, and the counter stays.
  */
 static __always_inline void fpu_lazy_slice_end(struct task_struct *prev)
 {
@@ -262,6 +272,8 @@ static __always_inline void fpu_lazy_slice_end(struct task_struct *prev)
 		__fpu_lazy_slice_end(prev, true);
 	else if (prev->fpu_slice == FPU_SLICE_UNUSED)
 		__fpu_lazy_slice_end(prev, false);
+	else if (static_branch_unlikely(&fpu_slow_key))
+		__fpu_slow_slice_end(prev);
 }
 #else
 static __always_inline void fpu_lazy_return(void)

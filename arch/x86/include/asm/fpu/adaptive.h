@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-#ifndef LAB_ADAPTIVE_H
-#define LAB_ADAPTIVE_H
+#ifndef _ASM_X86_FPU_ADAPTIVE_H
+#define _ASM_X86_FPU_ADAPTIVE_H
 
 #include <asm/fpu/counter.h>
 
@@ -265,6 +265,29 @@ static inline void fpu_adaptive_trap(const struct fpu_adaptive *rule, int *credi
 	*credit -= rule->costs.trap << FPU_CREDIT_SHIFT;
 }
 
+/**
+ * fpu_habit_forced - A slice for which the rule was not asked had to restore
+ * @habit:	Of the task
+ *
+ * What an armed slice before saved may be lost by that.
+ */
+static inline void fpu_habit_forced(struct fpu_habit *habit)
+{
+	if (habit->began == FPU_ARMED_ON_FOREIGN)
+		habit->began = FPU_ARMED;
+}
+
+/**
+ * fpu_habit_loaded_after_all - The state had to be loaded though the task was armed
+ * @habit:	Of the task
+ *
+ * No trap tells then whether the slice uses the FPU, but what is saved may.
+ */
+static inline void fpu_habit_loaded_after_all(struct fpu_habit *habit)
+{
+	habit->began = FPU_LOADED;
+}
+
 /* A quarter of the way, but at least a step: so it gets to either end. */
 static inline void fpu_habit_learn(unsigned char counter, struct fpu_habit *habit, bool used)
 {
@@ -353,4 +376,4 @@ static inline void fpu_adaptive_slice_end(const struct fpu_adaptive *rule, unsig
 	}
 }
 
-#endif /* LAB_ADAPTIVE_H */
+#endif /* _ASM_X86_FPU_ADAPTIVE_H */

@@ -3,9 +3,10 @@
 #include <linux/module.h>
 #include <linux/types.h>
 
-#include "adaptive.h"
+#include <asm/fpu/adaptive.h>
 
 #include <kunit/test.h>
+
 static const struct fpu_costs costs = {
 	.save = 130, .restore = 285, .ts_set = 150, .ts_clear = 50, .trap = 900,
 };
@@ -95,7 +96,7 @@ static void adaptive_wrong_hints(struct kunit *test)
 		t.credit = t.rule.max;
 		adaptive_slice(&t, true, false, true, true);
 	}
-	KUNIT_EXPECT_EQ(test, t.habit.doubt, FPU_DOUBT_MAX);
+	KUNIT_EXPECT_EQ(test, (int)t.habit.doubt, FPU_DOUBT_MAX);
 
 	t.traps = 0;
 	for (slice = 0; slice < 256 * 100; slice++) {
