@@ -87,6 +87,8 @@ FIXTURE_SETUP(counter)
 		FPU_SKIP_FIXTURE("needs a kernel with CONFIG_X86_SLEAZY_FPU, and root");
 	if (!fpu_cpu_has(bit_FPU))
 		FPU_SKIP_FIXTURE("needs an FPU");
+	if (self->mode == 'a')
+		FPU_SKIP_FIXTURE("needs fpu_switch=sleazy, lazy or eager");
 	if (!fpu_stats_read(&self->before))
 		FPU_SKIP_FIXTURE("needs a kernel with CONFIG_X86_SLEAZY_FPU_STATS");
 	/* Kernel threads would cut slices into two. The partner inherits this. */
