@@ -20,6 +20,7 @@
 #include <linux/kvm_types.h>
 #endif
 #include <linux/mutex.h>
+#include <linux/ptrace.h>
 #include <linux/sched/signal.h>
 #include <linux/seq_file.h>
 #include <linux/smp.h>
@@ -357,7 +358,7 @@ void __fpu_slow_slice_end(struct task_struct *prev)
 	bool loaded = !test_tsk_thread_flag(prev, TIF_NEED_FPU_LOAD);
 	bool adaptive = static_branch_unlikely(&fpu_adaptive_key);
 	unsigned char counter;
-	bool hint;
+	bool hint, used;
 
 	if (prev->fpu_slice == FPU_SLICE_NONE) {
 		if (loaded)
@@ -377,7 +378,10 @@ void __fpu_slow_slice_end(struct task_struct *prev)
 		fpu_trace(unused, prev, false);
 	else
 		fpu_trace(used, prev, hint);
-	if (prev->fpu_slice == FPU_SLICE_LOADED && !(adaptive && hint))
+	used = prev->fpu_slice == FPU_SLICE_PROVEN ||
+	       (prev->fpu_slice == FPU_SLICE_LOADED && !(adaptive && hint));
+	fpu_count_slice(prev, used);
+	if (used)
 		fpu_count(FPU_USED_SLICES);
 
 	counter = prev->fpu_counter;
@@ -452,12 +456,16 @@ bool __fpu_lazy_trap(struct pt_regs *regs)
 	}
 
 	fpu_count(FPU_TRAPS);
-	fpu_count(FPU_USED_SLICES);
+	fpu_count_trap(tsk);
 	fpu_trace(trap, tsk, false);
 	if (static_branch_unlikely(&fpu_adaptive_key))
 		fpu_adaptive_trap(&fpu_rule, this_cpu_ptr(&fpu_credit));
-	tsk->fpu_slice = static_branch_unlikely(&fpu_slow_key) ? FPU_SLICE_PROVEN :
-								 FPU_SLICE_USED;
+	if (static_branch_unlikely(&fpu_slow_key)) {
+		tsk->fpu_slice = FPU_SLICE_PROVEN;
+	} else {
+		fpu_count(FPU_USED_SLICES);
+		tsk->fpu_slice = FPU_SLICE_USED;
+	}
 	fpregs_restore_userregs();
 	return true;
 }
@@ -510,6 +518,26 @@ void __fpu_lazy_vm_entry(void)
 		__fpregs_disarm();
 }
 EXPORT_SYMBOL_GPL(__fpu_lazy_vm_entry);
+#endif
+
+#ifdef CONFIG_PROC_PID_ARCH_STATUS
+/*
+ * When a task computes is nobody else's business. Kernel threads have no user
+ * registers, and all others have counts, the dead as well. None is in step with the
+ * others.
+ */
+void __fpu_lazy_status(struct seq_file *m, struct task_struct *tsk)
+{
+	if (tsk->flags & PF_KTHREAD || !ptrace_may_access(tsk, PTRACE_MODE_READ_FSCREDS))
+		return;
+
+	seq_printf(m, "fpu_counter:\t%u\n", READ_ONCE(tsk->fpu_counter));
+#ifdef CONFIG_X86_SLEAZY_FPU_STATS
+	seq_printf(m, "fpu_used_slices:\t%u\n", READ_ONCE(tsk->fpu_used_slices));
+	seq_printf(m, "fpu_unused_slices:\t%u\n", READ_ONCE(tsk->fpu_unused_slices));
+	seq_printf(m, "fpu_traps:\t%u\n", READ_ONCE(tsk->fpu_traps));
+#endif
+}
 #endif
 
 /*
@@ -1040,6 +1068,26 @@ static int stats_show(struct seq_file *m, void *unused)
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(stats);
+
+/* The same of each CPU. One that is offline keeps what it has counted. */
+static int stats_cpus_show(struct seq_file *m, void *unused)
+{
+	int event, cpu;
+
+	seq_puts(m, "cpu");
+	for (event = 0; event < NR_FPU_EVENTS; event++)
+		seq_printf(m, " %s", fpu_event_names[event]);
+	seq_puts(m, "\n");
+
+	for_each_present_cpu(cpu) {
+		seq_printf(m, "%d", cpu);
+		for (event = 0; event < NR_FPU_EVENTS; event++)
+			seq_printf(m, " %lu", READ_ONCE(per_cpu(fpu_events, cpu)[event]));
+		seq_puts(m, "\n");
+	}
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(stats_cpus);
 #endif
 
 static int __init fpu_lazy_debugfs(void)
@@ -1051,6 +1099,7 @@ static int __init fpu_lazy_debugfs(void)
 	debugfs_create_file("adaptive_costs", 0600, dir, NULL, &adaptive_costs_fops);
 #ifdef CONFIG_X86_SLEAZY_FPU_STATS
 	debugfs_create_file("stats", 0400, dir, NULL, &stats_fops);
+	debugfs_create_file("stats_cpus", 0400, dir, NULL, &stats_cpus_fops);
 #endif
 	return 0;
 }

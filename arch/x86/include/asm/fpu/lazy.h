@@ -11,6 +11,8 @@
 #include <asm/fpu/counter.h>
 #include <asm/special_insns.h>
 
+struct seq_file;
+
 /*
  * sLeAZY FPU: a task that has not used the FPU lately returns to user mode
  * armed, which is with CR0.TS set, TIF_NEED_FPU_LOAD set and its FPU state in
@@ -46,8 +48,35 @@ static __always_inline void fpu_count(enum fpu_event event)
 {
 	this_cpu_inc(fpu_events[event]);
 }
+
+/*
+ * What @tsk's arch_status shows. Changed by the task itself and by the switch
+ * away from it, so that no two CPUs ever do at once.
+ */
+static __always_inline void fpu_count_slice(struct task_struct *tsk, bool used)
+{
+	if (used)
+		tsk->fpu_used_slices++;
+	else
+		tsk->fpu_unused_slices++;
+}
+
+static __always_inline void fpu_count_trap(struct task_struct *tsk)
+{
+	tsk->fpu_traps++;
+}
+
+static __always_inline void fpu_count_from_zero(struct task_struct *tsk)
+{
+	tsk->fpu_used_slices = 0;
+	tsk->fpu_unused_slices = 0;
+	tsk->fpu_traps = 0;
+}
 #else
 static __always_inline void fpu_count(enum fpu_event event) { }
+static __always_inline void fpu_count_slice(struct task_struct *tsk, bool used) { }
+static __always_inline void fpu_count_trap(struct task_struct *tsk) { }
+static __always_inline void fpu_count_from_zero(struct task_struct *tsk) { }
 #endif
 
 /* task_struct::fpu_slice */
@@ -83,6 +112,7 @@ unsigned long __fpu_lazy_host_cr0(void);
 void __fpu_lazy_vm_entry(void);
 #endif
 void __fpu_lazy_set_bug(void);
+void __fpu_lazy_status(struct seq_file *m, struct task_struct *tsk);
 
 /*
  * A kernel that loses a hook in a merge must not build: each hook defines a
@@ -164,6 +194,13 @@ static __always_inline void fpu_lazy_set_bug(void)
 		__fpu_lazy_set_bug();
 }
 
+/* Lines of /proc/PID/arch_status */
+static inline void fpu_lazy_status(struct seq_file *m, struct task_struct *tsk)
+{
+	if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU))
+		__fpu_lazy_status(m, tsk);
+}
+
 /* CR0 for HOST_CR0 of VMX, see __fpu_lazy_host_cr0(). */
 static __always_inline unsigned long fpu_lazy_host_cr0(void)
 {
@@ -234,6 +271,7 @@ static __always_inline void fpu_lazy_fork(struct task_struct *dst)
 {
 	FPU_LAZY_HOOK(fork);
 	__fpu_lazy_reset(dst);
+	fpu_count_from_zero(dst);
 }
 
 /* Current runs a new program. */
@@ -249,6 +287,7 @@ static __always_inline void __fpu_lazy_slice_end(struct task_struct *prev, bool 
 
 	if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) && prev->fpu_counter && !counter)
 		fpu_count(FPU_COUNTER_RESETS);
+	fpu_count_slice(prev, used);
 
 	prev->fpu_counter = counter;
 	prev->fpu_slice = FPU_SLICE_NONE;
