@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,12 +22,11 @@
 #define NEEDS		"needs a kernel with CONFIG_X86_SLEAZY_FPU_STATS"
 #define MAX_EVENTS	16
 #define HEADER_EVERY	20
-
-typedef unsigned long long count_t;
+#define BLANKS		"\n "
 
 /* Of one CPU, or of all */
 struct events {
-	count_t n[MAX_EVENTS];
+	unsigned long long n[MAX_EVENTS];
 };
 
 struct cpus {
@@ -58,25 +56,20 @@ struct tasks {
 
 static bool json;
 
-static void __attribute__((format(printf, 1, 2), noreturn)) fail(const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	fprintf(stderr, "fpustat: ");
-	vfprintf(stderr, format, args);
-	fprintf(stderr, "\n");
-	va_end(args);
-	exit(1);
-}
+#define fail(...) \
+do { \
+	fprintf(stderr, "fpustat: " __VA_ARGS__); \
+	fprintf(stderr, "\n"); \
+	exit(1); \
+} while (0)
 
 /* Why a file of the kernel cannot be read, and what to do */
-static void __attribute__((noreturn)) fail_of(const char *path)
+static void fail_of(const char *path)
 {
 	if (errno == EACCES || errno == EPERM)
 		fail("%s: may not be read: run as root, without lockdown", path);
 	if (errno == ENOENT && access("/sys/kernel/debug/x86", F_OK) && !geteuid())
-		fail("%s: is not there: mount -t debugfs debugfs /sys/kernel/debug", path);
+		fail("%s: is not there: mount debugfs on /sys/kernel/debug", path);
 	if (errno == ENOENT)
 		fail("%s: is not there: " NEEDS, path);
 	fail("%s: %s", path, strerror(errno));
@@ -126,10 +119,10 @@ static void read_cpus(struct cpus *cpus)
 	char line[512], *word, *rest;
 	int i;
 
-	if (!fgets(line, sizeof(line), file) || !strtok_r(line, " \n", &rest))
+	if (!fgets(line, sizeof(line), file) || !strtok_r(line, BLANKS, &rest))
 		fail(DIRECTORY "stats_cpus: is empty");
 	for (nr_names = 0; nr_names < MAX_EVENTS; nr_names++) {
-		word = strtok_r(NULL, " \n", &rest);
+		word = strtok_r(NULL, BLANKS, &rest);
 		if (!word)
 			break;
 		snprintf(names[nr_names], sizeof(names[0]), "%s", word);
@@ -150,7 +143,7 @@ static void read_cpus(struct cpus *cpus)
 }
 
 /* Counts of a 32-bit kernel wrap at 32 bits. */
-static count_t difference(count_t before, count_t after)
+static unsigned long long difference(unsigned long long before, unsigned long long after)
 {
 	return after >= before ? after - before : after + (1ULL << 32) - before;
 }
@@ -336,8 +329,8 @@ static int by_slices(const void *a, const void *b)
  */
 static unsigned int break_even(void)
 {
-	count_t save, restore, set, clear, trap, state, lazy;
-	char line[64];
+	unsigned long long save, restore, set, clear, trap, state, lazy;
+	char line[128];
 
 	if (!first_line(DIRECTORY "adaptive_costs", line, sizeof(line)) ||
 	    sscanf(line, "%llu %llu %llu %llu %llu", &save, &restore, &set, &clear, &trap) != 5)
@@ -351,7 +344,7 @@ static const char *gain(unsigned int even, const struct task *task)
 {
 	if (!even)
 		return "unknown";
-	return 1000ULL * task->used < (count_t)even * slices_of(task) ? "yes" : "no";
+	return 1000ULL * task->used < (unsigned long long)even * slices_of(task) ? "yes" : "no";
 }
 
 static void show_tasks(int round, struct tasks *before, int top)
@@ -403,9 +396,10 @@ static void show_tasks(int round, struct tasks *before, int top)
 			       even ? gain(even, task) : "?", task->comm);
 			continue;
 		}
-		printf("{\"tid\": %d, \"fpu_counter\": %u, \"used_slices\": %u, \"unused_slices\": %u, "
-		       "\"traps\": %u, \"gains\": \"%s\", \"command\": \"", task->tid,
-		       task->counter, task->used, task->unused, task->traps, gain(even, task));
+		printf("{\"tid\": %d, \"fpu_counter\": %u, ", task->tid, task->counter);
+		printf("\"used_slices\": %u, \"unused_slices\": %u, ", task->used, task->unused);
+		printf("\"traps\": %u, \"gains\": \"%s\", ", task->traps, gain(even, task));
+		printf("\"command\": \"");
 		for (k = 0; task->comm[k]; k++) {
 			unsigned char c = task->comm[k];
 
@@ -468,7 +462,7 @@ static void report_cpu(void)
 		if (!starts(line, "flags"))
 			continue;
 		printf("  flags\t\t:");
-		for (flag = strtok(strchr(line, ':') + 1, " \n"); flag; flag = strtok(NULL, " \n")) {
+		for (flag = strtok(line, BLANKS); flag; flag = strtok(NULL, BLANKS)) {
 			for (i = 0; i < sizeof(flags) / sizeof(*flags); i++) {
 				if (!strcmp(flag, flags[i]))
 					printf(" %s", flag);
@@ -491,7 +485,7 @@ static void report_parameters(void)
 
 	printf("\nparameters:\n");
 	if (fgets(line, sizeof(line), file)) {
-		for (word = strtok(line, " \n"); word; word = strtok(NULL, " \n")) {
+		for (word = strtok(line, BLANKS); word; word = strtok(NULL, BLANKS)) {
 			for (i = 0; i < sizeof(words) / sizeof(*words); i++) {
 				if (starts(word, words[i]))
 					printf("  %s\n", word);
@@ -546,7 +540,7 @@ static void report(void)
 	report_log();
 }
 
-static void __attribute__((noreturn)) usage(int status)
+static void usage(int status)
 {
 	fprintf(status ? stderr : stdout,
 		"fpustat [-c | -t] [-n N] [-j] [INTERVAL [COUNT]]\n"
@@ -561,7 +555,7 @@ static void __attribute__((noreturn)) usage(int status)
 	exit(status);
 }
 
-static unsigned int number(const char *text, const char *what)
+static unsigned int number_from(const char *text, const char *what)
 {
 	char *end;
 	unsigned long n;
@@ -602,23 +596,24 @@ int main(int argc, char **argv)
 			what = option;
 			break;
 		case 'n':
-			top = number(optarg, "--top");
+			top = number_from(optarg, "--top");
 			break;
 		case 'j':
 			json = true;
 			break;
 		case 'h':
 			usage(0);
+			break;
 		default:
 			usage(2);
 		}
 	}
 	if (optind < argc) {
-		interval = number(argv[optind++], "INTERVAL");
+		interval = number_from(argv[optind++], "INTERVAL");
 		times = 0;
 	}
 	if (optind < argc)
-		times = number(argv[optind++], "COUNT");
+		times = number_from(argv[optind++], "COUNT");
 	if (optind < argc || (what == 'r' && (interval || json)))
 		usage(2);
 	if (what == 'r') {
