@@ -17,6 +17,10 @@ test: ## Run all tests in emulators; the last line counts them
 test-matrix: ## All tests on all generations of FPU; a table (an hour or two)
 	@scripts/matrix
 
+examples: ## Run the examples of the Documentation pages, as written, on the booted kernel
+	@scripts/prepare debug
+	@scripts/examples
+
 lab: ## The rules on made-up patterns of FPU use, and against an adversary: cycles by a model
 	@scripts/lab
 
@@ -66,5 +70,5 @@ absorb: ## Bring the commits made there back into the sources
 clean: ## Remove what was built, but not what was downloaded
 	@find build -mindepth 1 -maxdepth 1 ! -name cache -exec rm -rf {} +
 
-.PHONY: help run test test-matrix lab lab-test compare deb check bisect-check bases duplication soak mutate patches check-patches apply edit absorb clean
+.PHONY: help run test test-matrix examples lab lab-test compare deb check bisect-check bases duplication soak mutate patches check-patches apply edit absorb clean
 .NOTPARALLEL:
