@@ -50,10 +50,10 @@ DEFINE_STATIC_KEY_FALSE(fpu_slow_key);
 DEFINE_PER_CPU(bool, fpregs_armed);
 
 /*
- * While armed: the state components in use in the registers, which do not
- * change meanwhile. All bits that do not matter are set.
+ * While armed: the state components that are not in use in the registers, which
+ * does not change meanwhile. Bits that do not matter are clear.
  */
-static DEFINE_PER_CPU(u32, fpregs_in_use);
+static DEFINE_PER_CPU(u32, fpregs_not_in_use);
 
 unsigned int fpu_eager_threshold __read_mostly = FPU_EAGER_ALWAYS;
 /* The same on the slow path, where fpu_eager_threshold sends all tasks there. */
@@ -189,7 +189,7 @@ static __always_inline u32 fpstate_in_use(struct task_struct *tsk)
 static __always_inline bool fpregs_hide_state_of(struct task_struct *tsk)
 {
 	return use_xsave() &&
-	       unlikely(fpstate_in_use(tsk) & ~__this_cpu_read(fpregs_in_use));
+	       unlikely(fpstate_in_use(tsk) & __this_cpu_read(fpregs_not_in_use));
 }
 
 static __always_inline void fpu_lazy_armed(struct task_struct *tsk)
@@ -214,7 +214,7 @@ static noinline void fpu_lazy_arm(struct task_struct *tsk)
 
 	if (cpu_feature_enabled(X86_FEATURE_XGETBV1))
 		in_use = xfeatures_in_use() | ~xfeatures_gated;
-	__this_cpu_write(fpregs_in_use, in_use & ~xfeatures_task_eager);
+	__this_cpu_write(fpregs_not_in_use, ~in_use | xfeatures_task_eager);
 
 	if (fpregs_hide_state_of(tsk)) {
 		switch_fpu_return();
@@ -234,7 +234,7 @@ static bool fpu_lazy_may_arm(struct task_struct *tsk)
 			return false;
 		if (cpu_feature_enabled(X86_FEATURE_XGETBV1) && !fpregs_clear_first)
 			in_use = xfeatures_in_use() | ~xfeatures_gated;
-		__this_cpu_write(fpregs_in_use, in_use & ~xfeatures_task_eager);
+		__this_cpu_write(fpregs_not_in_use, ~in_use | xfeatures_task_eager);
 	}
 	return !fpregs_hide_state_of(tsk);
 }

@@ -122,7 +122,8 @@ TEST_F_TIMEOUT(adaptive, hints_that_lie, 120)
 TEST_F_TIMEOUT(adaptive, disuse, 60)
 {
 	slices(self->pair, 20, change_vectors);
-	slices(self->pair, 40, NULL);
+	/* Where TS is dear, the account has to earn it first. */
+	slices(self->pair, fpu_registers_cleared() ? 64 * CYCLE : 40, NULL);
 	begin();
 	slices(self->pair, 200, NULL);
 	end();

@@ -244,7 +244,7 @@ static __always_inline void fpu_lazy_return(void)
 	}
 
 	tsk = current;
-	if (fpu_counter_eager(tsk->fpu_counter, READ_ONCE(fpu_eager_threshold))) {
+	if (fpu_counter_eager(tsk->fpu_counter, data_race(fpu_eager_threshold))) {
 		if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) &&
 		    tsk->fpu_slice != FPU_SLICE_USED) {
 			fpu_count(FPU_EAGER_SLICES);
