@@ -243,6 +243,7 @@ static bool read_task(int pid, int tid, struct task *task)
 	char path[64], line[64];
 	int known = 0;
 	FILE *file;
+	size_t n;
 
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/arch_status", pid, tid);
 	file = fopen(path, "r");
@@ -258,8 +259,16 @@ static bool read_task(int pid, int tid, struct task *task)
 	if (known != 4)
 		return false;
 	task->tid = tid;
+
+	/* A name may have line breaks in it, and ends with one. */
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/comm", pid, tid);
-	return first_line(path, task->comm, sizeof(task->comm));
+	file = fopen(path, "r");
+	if (!file)
+		return false;
+	n = fread(task->comm, 1, sizeof(task->comm), file);
+	fclose(file);
+	task->comm[n ? n - 1 : 0] = 0;
+	return true;
 }
 
 static int number_in(DIR *dir)
