@@ -156,13 +156,20 @@ static void subtract(struct events *since, const struct events *before, const st
 		since->n[i] = difference(before->n[i], after->n[i]);
 }
 
+static int width(int i)
+{
+	int n = strlen(names[i]);
+
+	return n > 9 ? n : 9;
+}
+
 static void print_header(const char *first)
 {
 	int i;
 
 	printf("%10s", first);
 	for (i = 0; i < nr_names; i++)
-		printf(" %14s", names[i]);
+		printf(" %*s", width(i), names[i]);
 	printf("\n");
 }
 
@@ -173,7 +180,7 @@ static void print_events(const char *first, const char *key, const struct events
 	if (!json) {
 		printf("%10s", first);
 		for (i = 0; i < nr_names; i++)
-			printf(" %14llu", events->n[i]);
+			printf(" %*llu", width(i), events->n[i]);
 	} else {
 		/* Numbers of CPUs are numbers, modes are words. */
 		printf(isdigit((unsigned char)*first) ? "{\"%s\": %s" : "{\"%s\": \"%s\"", key,
