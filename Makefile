@@ -21,6 +21,12 @@ examples: ## Run the examples of the Documentation pages, as written, on the boo
 	@scripts/prepare debug
 	@scripts/examples
 
+bench: ## Every figure that README and Documentation quote: instructions, events, size, model
+	@scripts/bench
+
+report: ## Pictures of these, in build/report: PNGs, and one page with all
+	@scripts/report
+
 lab: ## The rules on made-up patterns of FPU use, and against an adversary: cycles by a model
 	@scripts/lab
 
@@ -70,5 +76,5 @@ absorb: ## Bring the commits made there back into the sources
 clean: ## Remove what was built, but not what was downloaded
 	@find build -mindepth 1 -maxdepth 1 ! -name cache -exec rm -rf {} +
 
-.PHONY: help run test test-matrix examples lab lab-test compare deb check bisect-check bases duplication soak mutate patches check-patches apply edit absorb clean
+.PHONY: help run test test-matrix examples bench report lab lab-test compare deb check bisect-check bases duplication soak mutate patches check-patches apply edit absorb clean
 .NOTPARALLEL:

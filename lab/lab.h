@@ -97,6 +97,7 @@ struct pattern {
 extern const struct pattern patterns[];
 extern const size_t nr_patterns;
 
+bool pattern_task_ok(const char *task);
 void pattern_make(struct trace *trace, const struct pattern *pattern, long slices,
 		  unsigned int seed);
 

@@ -11,6 +11,7 @@
 static const char usage[] =
 	"usage: fpu-lab [OPTION...] COMMAND\n"
 	"  patterns              every rule on made-up patterns of FPU use\n"
+	"  pattern TASK...       every rule on tasks that take turns, see lab/patterns.c\n"
 	"  trace FILE...         every rule on recorded programs, see lab/TRACES\n"
 	"  adversary             patterns that know the rule, the worst for each\n"
 	"  prove                 try all steps: adaptive never exceeds eager but by its 512th\n"
@@ -202,6 +203,30 @@ static void run_patterns(void)
 	print_sums(&sums);
 }
 
+static void run_pattern(char **tasks)
+{
+	struct pattern pattern = { .name = "pattern" };
+	struct sums sums = { .worst = -100 };
+	struct trace trace = { 0 };
+	size_t n;
+
+	if (!*tasks)
+		die("pattern: which tasks? \"r20 1\" is one that uses the FPU in 2%% of its slices, "
+		    "beside one that always does");
+	for (n = 0; tasks[n]; n++) {
+		if (n == ARRAY_SIZE(pattern.tasks))
+			die("pattern: not more than %zu tasks", n);
+		if (!pattern_task_ok(tasks[n]))
+			die("pattern: %s is no task: 0, 1, /N, bA,B, rP, mA,B, sN or pN, with ~P behind it or not",
+			    tasks[n]);
+		pattern.tasks[n] = tasks[n];
+	}
+	pattern_make(&trace, &pattern, slices, seed);
+	print_head();
+	compare(pattern.name, &trace, &sums);
+	trace_free(&trace);
+}
+
 static void run_traces(char **files)
 {
 	struct sums sums = { .worst = -100 };
@@ -300,6 +325,10 @@ int main(int argc, char **argv)
 
 	if (!strcmp(command, "trace")) {
 		run_traces(argv + i);
+		return 0;
+	}
+	if (!strcmp(command, "pattern")) {
+		run_pattern(argv + i);
 		return 0;
 	}
 	if (!strcmp(command, "model")) {

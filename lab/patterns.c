@@ -71,6 +71,37 @@ struct behaviour {
 	bool on;
 };
 
+/* One of the forms above, and its numbers make sense */
+bool pattern_task_ok(const char *task)
+{
+	const char *s = task;
+	int numbers = 0;
+	long v;
+	char *end;
+
+	if (!*s || !strchr("01/brmsp", *s))
+		return false;
+	if (strchr("/brmsp", *s++)) {
+		int expected = strchr("bm", *task) ? 2 : 1;
+
+		for (; numbers < expected; numbers++) {
+			if (numbers && *s++ != ',')
+				return false;
+			v = strtol(s, &end, 10);
+			if (*s < '0' || *s > '9' || v > 1000000 || (!v && *task != 'r' && *task != 'b'))
+				return false;
+			s = end;
+		}
+	}
+	if (*s == '~') {
+		v = strtol(s + 1, &end, 10);
+		if (s[1] < '0' || s[1] > '9' || v > 1000)
+			return false;
+		s = end;
+	}
+	return !*s;
+}
+
 static struct behaviour parse(const char *s)
 {
 	struct behaviour t = { .kind = *s, .on = true };

@@ -103,6 +103,16 @@ machine_id() { # NAME FLAVOUR
 	} | sha256sum
 }
 
+# The initramfs with the files of a directory on top, of which /script.sh is run by
+# RUN=script: a second archive goes over the first.
+initramfs_with() { # ROOT OUT
+	{
+		cat "$work/initramfs.gz"
+		(cd "$1" && find . | LC_ALL=C sort | cpio -o -H newc -R 0:0 2>/dev/null | gzip -n -1)
+	} >"$2.new"
+	mv "$2.new" "$2"
+}
+
 # All that is made for this base, or for the user's tree
 if [ -n "$KSRC" ]; then
 	KSRC=$(CDPATH='' cd -- "$KSRC" 2>/dev/null && pwd) ||
