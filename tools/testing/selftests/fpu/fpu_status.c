@@ -387,6 +387,60 @@ TEST_F(fpustat, tasks)
 	EXPECT_EQ(pid, waitpid(pid, NULL, 0));
 }
 
+/*
+ * By these costs, a task gains that uses the FPU in less than 27.3% of its slices: one
+ * that does in a fifth, and not one that does in a third.
+ */
+TEST_F(fpustat, gains)
+{
+	const char *costs = FPU_SWITCH_DIR "adaptive_costs";
+	char found[64], key[32], *line;
+	struct status before, after;
+	int every, i, *done;
+	pid_t pid;
+
+	if (fpu_switch_mode() != 'l')
+		SKIP(return, "needs fpu_switch=lazy, which sees each use");
+	done = fpu_share(sizeof(*done));
+	ASSERT_TRUE(done && fpu_switch_file(costs, found, sizeof(found)) > 0);
+	ASSERT_EQ(0, fpu_switch_write(costs, "130 285 150 50 900"));
+	for (every = 3; every <= 5; every += 2) {
+		*done = 0;
+		pid = fork();
+		ASSERT_GE(pid, 0);
+		if (!pid) {
+			for (i = 0; i < 300; i++) {
+				if (i % every == 0)
+					fpu_use_by(INSN_X87, fpu_features);
+				fpu_sleep();
+			}
+			__atomic_store_n(done, 1, __ATOMIC_SEQ_CST);
+			for (;;)
+				pause();
+		}
+		while (!__atomic_load_n(done, __ATOMIC_SEQ_CST))
+			fpu_sleep();
+		status_of(pid, &before);
+		EXPECT_EQ(0, fpustat("-t -j -n 1000", self->text, sizeof(self->text)));
+		status_of(pid, &after);
+		EXPECT_EQ(all_of(&before), all_of(&after));
+		snprintf(key, sizeof(key), "{\"tid\": %d,", pid);
+		line = strstr(self->text, key);
+		EXPECT_TRUE(!!line);
+		if (line) {
+			*strchr(line, '\n') = 0;
+			EXPECT_TRUE(strstr(line, every == 3 ? "\"gains\": \"no\"" :
+							      "\"gains\": \"yes\"")) {
+				TH_LOG("%s", line);
+			}
+		}
+		kill(pid, SIGKILL);
+		EXPECT_EQ(pid, waitpid(pid, NULL, 0));
+	}
+	/* All zero is what has not been measured, and cannot be written. */
+	fpu_switch_write(costs, found);
+}
+
 TEST_F(fpustat, wrong_words)
 {
 	static const char * const wrong[] = {

@@ -352,7 +352,8 @@ static unsigned int break_even(void)
 	    sscanf(line, "%llu %llu %llu %llu %llu", &save, &restore, &set, &clear, &trap) != 5)
 		return 0;
 	state = save + restore;
-	lazy = state + 2 * trap + set + clear;
+	/* This trap is one from user mode, other than that of the file "costs". */
+	lazy = state + trap + set + clear;
 	return lazy ? 1000 * state / lazy : 0;
 }
 
@@ -515,7 +516,7 @@ static void report_parameters(void)
 static void report_log(void)
 {
 	int log = open("/dev/kmsg", O_RDONLY | O_NONBLOCK);
-	char record[8192], *text;
+	char record[8192], *text, *end;
 	ssize_t n;
 
 	printf("\nkernel log:\n");
@@ -533,8 +534,13 @@ static void report_log(void)
 			continue;
 		text[strcspn(text, "\n")] = 0;
 		if (starts(text, "x86/fpu: ") || strstr(text, "CR0.TS was set") ||
-		    (starts(text, "WARNING: ") && strstr(text, "arch/x86/kernel/fpu/")))
+		    (starts(text, "WARNING: ") && strstr(text, "arch/x86/kernel/fpu/"))) {
+			/* From 7.3 on, the name of the task follows. */
+			end = strstr(text, ", CPU#");
+			if (end)
+				*end = 0;
 			printf("  %s\n", text);
+		}
 	}
 	close(log);
 }
