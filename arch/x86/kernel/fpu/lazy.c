@@ -224,6 +224,16 @@ static noinline void fpu_lazy_arm(struct task_struct *tsk)
 	}
 }
 
+/* Are the registers what @tsk's state in memory is? */
+static bool fpregs_hold(struct task_struct *tsk)
+{
+#if BASE_VERSION >= 703
+	return fpregs_state_valid(x86_task_fpu(tsk), smp_processor_id());
+#else
+	return fpregs_state_valid(&tsk->thread.fpu, smp_processor_id());
+#endif
+}
+
 /* May @tsk be armed on what is in the registers, or will be when it is? */
 static bool fpu_lazy_may_arm(struct task_struct *tsk)
 {
@@ -291,12 +301,7 @@ static bool fpu_slow_arm_again(struct task_struct *tsk)
  */
 static void fpu_slow_return(struct task_struct *tsk)
 {
-#if BASE_VERSION >= 703
-	bool own = fpregs_state_valid(x86_task_fpu(tsk), smp_processor_id());
-#else
-	bool own = fpregs_state_valid(&tsk->thread.fpu, smp_processor_id());
-#endif
-	bool ts = __this_cpu_read(fpregs_armed);
+	bool own = fpregs_hold(tsk), ts = __this_cpu_read(fpregs_armed);
 
 	if (tsk->fpu_slice == FPU_SLICE_NONE) {
 		switch (fpu_slow_decide(tsk, own)) {
@@ -457,7 +462,7 @@ bool __fpu_lazy_trap(struct pt_regs *regs)
 
 	fpu_count(FPU_TRAPS);
 	fpu_count_trap(tsk);
-	fpu_trace(trap, tsk, false);
+	fpu_trace(trap, tsk, fpregs_hold(tsk));
 	if (static_branch_unlikely(&fpu_adaptive_key))
 		fpu_adaptive_trap(&fpu_rule, this_cpu_ptr(&fpu_credit));
 	if (static_branch_unlikely(&fpu_slow_key)) {
@@ -528,7 +533,8 @@ EXPORT_SYMBOL_GPL(__fpu_lazy_vm_entry);
  */
 void __fpu_lazy_status(struct seq_file *m, struct task_struct *tsk)
 {
-	if (tsk->flags & PF_KTHREAD || !ptrace_may_access(tsk, PTRACE_MODE_READ_FSCREDS))
+	if (tsk->flags & PF_KTHREAD || !ptrace_may_access(tsk, PTRACE_MODE_READ_FSCREDS |
+							      PTRACE_MODE_NOAUDIT))
 		return;
 
 	seq_printf(m, "fpu_counter:\t%u\n", READ_ONCE(tsk->fpu_counter));
@@ -779,7 +785,8 @@ static void fpu_switch_end(enum fpu_switch mode)
 /* Tasks begin anew, as when the mode changes. */
 static void fpu_lazy_trace(unsigned int tracing)
 {
-	bool changes = !tracing != !fpu_tracing;
+	/* That mode is on the path that has them anyway. */
+	bool changes = !tracing != !fpu_tracing && fpu_switch != FPU_SWITCH_ADAPTIVE;
 
 	if (changes)
 		fpu_switch_end(fpu_switch);
@@ -864,18 +871,19 @@ arch_initcall(fpu_lazy_init);
 #ifdef CONFIG_SYSFS
 static ssize_t lazy_fp_show(struct device *dev, struct device_attribute *attr, char *buf)
 {
+	bool eager = READ_ONCE(fpu_switch) == FPU_SWITCH_EAGER;
 	const char *unsure = "";
 
 	if (!boot_cpu_has_bug(X86_BUG_LAZY_FP))
 		return sysfs_emit(buf, "Not affected\n");
-	if (fpu_switch != FPU_SWITCH_EAGER && !fpregs_clear_first)
+	if (!eager && !fpregs_clear_first)
 		return sysfs_emit(buf, "Vulnerable\n");
 
 	if (boot_cpu_data.x86_vendor == X86_VENDOR_INTEL &&
 	    boot_cpu_has(X86_FEATURE_HYPERVISOR))
 		unsure = "; CPU unknown, depends on the hypervisor";
-	return sysfs_emit(buf, "Mitigation: %s%s\n", fpu_switch == FPU_SWITCH_EAGER ?
-			  "Eager FPU switching" : "Clear FPU registers", unsure);
+	return sysfs_emit(buf, "Mitigation: %s%s\n",
+			  eager ? "Eager FPU switching" : "Clear FPU registers", unsure);
 }
 static DEVICE_ATTR_RO(lazy_fp);
 
@@ -1003,7 +1011,7 @@ static int adaptive_costs_open(struct inode *inode, struct file *file)
 static ssize_t adaptive_costs_write(struct file *file, const char __user *buf, size_t count,
 				    loff_t *pos)
 {
-	unsigned int to[5];
+	unsigned long long to[5];
 	char line[64] = {}, rest;
 	int i, err = 0;
 
@@ -1011,7 +1019,8 @@ static ssize_t adaptive_costs_write(struct file *file, const char __user *buf, s
 		return -EINVAL;
 	if (copy_from_user(line, buf, count))
 		return -EFAULT;
-	if (sscanf(line, "%u %u %u %u %u %c", &to[0], &to[1], &to[2], &to[3], &to[4], &rest) != 5)
+	if (sscanf(line, "%llu %llu %llu %llu %llu %c", &to[0], &to[1], &to[2], &to[3], &to[4],
+		   &rest) != 5)
 		return -EINVAL;
 	for (i = 0; i < ARRAY_SIZE(to); i++) {
 		if (!to[i] || to[i] > FPU_COST_MAX)

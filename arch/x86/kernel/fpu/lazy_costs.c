@@ -4,6 +4,7 @@
  */
 #include <linux/cpufeature.h>
 #include <linux/irqflags.h>
+#include <linux/kprobes.h>
 #include <linux/math64.h>
 #include <linux/minmax.h>
 #include <linux/percpu.h>
@@ -115,6 +116,8 @@ static noinline void trap(void)
 		     "fpu_costs_trap:\n\t"
 		     "fnop" : : : "memory");
 }
+/* A probe would execute the FNOP elsewhere, where its #NM is not expected. */
+NOKPROBE_SYMBOL(trap);
 
 #define SAMPLES	128
 
@@ -138,8 +141,10 @@ static noinline void trap(void)
 	least;								\
 })
 
-static void measure(u64 *cycles, struct fpu_costs_states *states)
+/* False if CR0.TS does not do what all this relies on. */
+static bool measure(u64 *cycles, struct fpu_costs_states *states)
 {
+	bool trapped;
 	u64 nothing;
 	int i;
 
@@ -153,15 +158,19 @@ static void measure(u64 *cycles, struct fpu_costs_states *states)
 	cycles[TS_SET] = cycles_of(barrier(), set_ts());
 	cycles[TS_CLEAR] = cycles_of(set_ts(), clear_ts());
 	cycles[TRAP] = cycles_of(({ set_ts(); __this_cpu_write(fpregs_armed, true); }), trap());
+	trapped = !__this_cpu_read(fpregs_armed);
+	__this_cpu_write(fpregs_armed, false);
 	kernel_fpu_end();
 
 	for (i = 0; i < NR_FPU_COSTS; i++)
 		cycles[i] -= min(nothing, cycles[i]);
+	return trapped;
 }
 
 static int fpu_costs_cycles(u64 *cycles)
 {
 	struct fpu_costs_states *states;
+	bool trapped;
 
 	if (!boot_cpu_has(X86_FEATURE_TSC))
 		return -EOPNOTSUPP;
@@ -176,16 +185,17 @@ static int fpu_costs_cycles(u64 *cycles)
 
 	/* For #NM to be ours, whatever the mode. No task is armed by this. */
 	static_branch_inc(&fpu_lazy_key);
-	measure(cycles, states);
+	trapped = measure(cycles, states);
 	static_branch_dec(&fpu_lazy_key);
 
 	vfree(states);
-	return 0;
+	return trapped ? 0 : -ENXIO;
 }
 
+/* What is above FPU_COST_MAX is not exact, and what is below the clock's ticks is not 0. */
 static unsigned int fpu_cost(u64 cycles)
 {
-	return min_t(u64, cycles, FPU_COST_MAX);
+	return clamp_t(u64, cycles, 1, FPU_COST_MAX + 1);
 }
 
 /**
@@ -198,7 +208,7 @@ static unsigned int fpu_cost(u64 cycles)
  *
  * May sleep, and leaves nothing in the registers.
  *
- * Return: 0, -EOPNOTSUPP without TSC, -ENOMEM.
+ * Return: 0, -EOPNOTSUPP without TSC, -ENOMEM, -ENXIO if CR0.TS raises no #NM.
  */
 int fpu_costs_measure(struct fpu_costs *costs)
 {
