@@ -697,6 +697,28 @@ static void __init fpu_lazy_clear_first(void)
  */
 static struct fpu_costs fpu_rule_costs;
 
+/* Is there something to go by, within what the rule can count? */
+static bool fpu_costs_known(void)
+{
+	const struct fpu_costs *costs = &fpu_rule_costs;
+
+	return costs->save &&
+	       max3(max(costs->save, costs->restore), max(costs->ts_set, costs->ts_clear),
+		    costs->trap) <= FPU_COST_MAX;
+}
+
+/* Measure. Why no task may be armed, if that shows, or NULL */
+static const char * __init fpu_lazy_measure(void)
+{
+	int err = fpu_costs_measure(&fpu_rule_costs);
+
+	if (err == -ENXIO)
+		return "a CR0.TS that does not gate the FPU";
+	if (err)
+		pr_info("FPU switching cannot be measured here\n");
+	return NULL;
+}
+
 static void fpu_adaptive_begin(void)
 {
 	struct fpu_costs costs = fpu_rule_costs;
@@ -837,9 +859,9 @@ static int __init fpu_lazy_init(void)
 	enum fpu_switch asked = fpu_switch_asked, mode;
 	const char *obstacle = fpu_lazy_obstacle();
 
+	if (!obstacle)
+		obstacle = fpu_lazy_measure();
 	fpu_switch_obstacle = obstacle;
-	if (!obstacle && fpu_costs_measure(&fpu_rule_costs))
-		pr_info("FPU switching cannot be measured here\n");
 	fpu_switch_auto_obstacle = obstacle ?: fpu_lazy_auto_obstacle();
 	if (!obstacle && boot_cpu_has_bug(X86_BUG_LAZY_FP) && !cpu_mitigations_off())
 		fpu_lazy_clear_first();
@@ -849,8 +871,8 @@ static int __init fpu_lazy_init(void)
 		obstacle = fpu_switch_auto_obstacle;
 	else if (asked == FPU_SWITCH_EAGER)
 		obstacle = NULL;
-	else if (asked == FPU_SWITCH_ADAPTIVE && !obstacle && !fpu_rule_costs.save)
-		obstacle = "costs that are unknown";
+	else if (asked == FPU_SWITCH_ADAPTIVE && !obstacle && !fpu_costs_known())
+		obstacle = "costs that are unknown or too high";
 	if (obstacle)
 		mode = FPU_SWITCH_EAGER;
 
@@ -930,7 +952,7 @@ static int fpu_switch_to(enum fpu_switch mode)
 		return -EOPNOTSUPP;
 
 	mutex_lock(&fpu_switch_mutex);
-	if (mode == FPU_SWITCH_ADAPTIVE && !fpu_rule_costs.save) {
+	if (mode == FPU_SWITCH_ADAPTIVE && !fpu_costs_known()) {
 		err = -EOPNOTSUPP;
 	} else if (mode != fpu_switch) {
 		fpu_switch_end(fpu_switch);

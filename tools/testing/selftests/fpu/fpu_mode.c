@@ -85,7 +85,7 @@ TEST_F(mode, wrong_costs)
 	static const char * const wrong[] = {
 		"", "1 2 3 4", "1 2 3 4 5 6", "1 2 3 4 x", "a line of costs",
 	}, * const out_of_range[] = {
-		"0 2 3 4 5", "1 2 3 4 20001", "4294967295 2 3 4 5",
+		"0 2 3 4 5", "1 2 3 4 20001", "4294967295 2 3 4 5", "4294967297 2 3 4 5",
 	};
 	char now[64];
 	unsigned int i;

@@ -397,7 +397,7 @@ static void show_tasks(int round, struct tasks *before, int top)
 	if (!json) {
 		if (round)
 			printf("\n");
-		printf("%10s %7s %10s %10s %10s %6s %s\n", "tid", "counter", "used_slices",
+		printf("%10s %7s %11s %10s %10s %6s %s\n", "tid", "counter", "used_slices",
 		       "unused", "traps", "gains", "command");
 	}
 	for (i = 0; i < since.nr && i < top && slices_of(&since.task[i]); i++) {
@@ -408,7 +408,7 @@ static void show_tasks(int round, struct tasks *before, int top)
 				if (!isprint((unsigned char)task->comm[k]))
 					task->comm[k] = '?';
 			}
-			printf("%10d %7u %10u %10u %10u %6s %s\n", task->tid, task->counter,
+			printf("%10d %7u %11u %10u %10u %6s %s\n", task->tid, task->counter,
 			       task->used, task->unused, task->traps,
 			       even ? gain(even, task) : "?", task->comm);
 			continue;
