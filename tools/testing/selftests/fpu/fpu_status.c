@@ -354,32 +354,34 @@ TEST_F(fpustat, intervals)
 /* A task with more slices than any other in the interval, and with a name to quote */
 TEST_F(fpustat, tasks)
 {
-	struct status *counted = fpu_share(sizeof(*counted));
+	int *done = fpu_share(sizeof(*done)), i;
+	struct status counted;
 	char key[32], *line;
 	pid_t pid = fork();
-	int i;
 
-	ASSERT_TRUE(pid >= 0 && counted);
+	ASSERT_TRUE(pid >= 0 && done);
 	if (!pid) {
 		prctl(PR_SET_NAME, "a \"b\"\\ \n.%");
 		for (i = 0; i < 200; i++) {
 			fpu_use_by(INSN_X87, fpu_features);
 			fpu_sleep();
 		}
-		status_of(getpid(), counted);
-		pause();
+		__atomic_store_n(done, 1, __ATOMIC_SEQ_CST);
+		for (;;)
+			pause();
 	}
-	while (!__atomic_load_n(&counted->counter, __ATOMIC_SEQ_CST) && !counted->used)
+	while (!__atomic_load_n(done, __ATOMIC_SEQ_CST))
 		fpu_sleep();
 	ASSERT_EQ(0, fpustat("-t -j -n 1000", self->text, sizeof(self->text)));
-	status_of(pid, counted);
+	ASSERT_TRUE(status_of(pid, &counted));
+	EXPECT_GE(all_of(&counted), 200);
 	snprintf(key, sizeof(key), "{\"tid\": %d,", pid);
 	line = strstr(self->text, key);
 	EXPECT_TRUE(!!line);
 	if (line) {
-		EXPECT_EQ(counted->used, number_of(line, "\"used_slices\": "));
-		EXPECT_EQ(counted->unused, number_of(line, "\"unused_slices\": "));
-		EXPECT_EQ(counted->traps, number_of(line, "\"traps\": "));
+		EXPECT_EQ(counted.used, number_of(line, "\"used_slices\": "));
+		EXPECT_EQ(counted.unused, number_of(line, "\"unused_slices\": "));
+		EXPECT_EQ(counted.traps, number_of(line, "\"traps\": "));
 		*strchr(line, '\n') = 0;
 		EXPECT_TRUE(strstr(line, "\"a \\u0022b\\u0022\\u005c \\u000a.%\"}"));
 	}
