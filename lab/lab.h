@@ -13,6 +13,7 @@
 enum event_type {
 	SLICE,
 	KERNEL_FPU,	/* the kernel has used the registers since */
+	KERNEL_LOAD,	/* it has loaded the task's, for a signal frame or fork */
 	NEW_PROGRAM,	/* fork or exec */
 };
 

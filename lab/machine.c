@@ -143,6 +143,10 @@ void machine_step(struct machine *m, const struct event *e)
 		clear_ts(m, &m->cpus[e->cpu]);
 		m->cpus[e->cpu].owner = -1;
 		break;
+	case KERNEL_LOAD:
+		load(m, e->cpu, e->task);
+		fpu_habit_forced(&t->habit);
+		break;
 	case NEW_PROGRAM:
 		t->counter = 0;
 		if (m->is == ADAPTIVE)
@@ -250,6 +254,18 @@ static void oracle_stale(struct oracle *o, int task)
 	}
 }
 
+static void oracle_loaded(struct oracle *cpus, const struct fpu_costs *costs,
+			  const struct trace *trace, const struct event *e, long more)
+{
+	struct oracle *o = &cpus[e->cpu];
+	int cpu;
+
+	oracle_only(o, e->task + 1, oracle_load(o, costs, e->task + 1) + more);
+	for (cpu = 0; cpu < trace->cpus; cpu++)
+		if (cpu != e->cpu)
+			oracle_stale(&cpus[cpu], e->task + 1);
+}
+
 static void oracle_step(struct oracle *cpus, const struct fpu_costs *costs,
 			const struct trace *trace, const struct event *e)
 {
@@ -262,10 +278,10 @@ static void oracle_step(struct oracle *cpus, const struct fpu_costs *costs,
 			oracle_unused(o, costs, e->task + 1);
 			break;
 		}
-		oracle_only(o, e->task + 1, oracle_load(o, costs, e->task + 1) + costs->save);
-		for (cpu = 0; cpu < trace->cpus; cpu++)
-			if (cpu != e->cpu)
-				oracle_stale(&cpus[cpu], e->task + 1);
+		oracle_loaded(cpus, costs, trace, e, costs->save);
+		break;
+	case KERNEL_LOAD:
+		oracle_loaded(cpus, costs, trace, e, 0);
 		break;
 	case KERNEL_FPU:
 		oracle_only(o, 0, oracle_load(o, costs, 0));

@@ -93,6 +93,8 @@ static void oracle_is_best(void)
 			e.used = (seed >> 20) % 3 == 0;
 			if ((seed >> 24) % 8 == 0)
 				e.type = KERNEL_FPU;
+			else if ((seed >> 24) % 16 == 9)
+				e.type = KERNEL_LOAD;
 			else if ((seed >> 24) % 16 == 1)
 				e.type = NEW_PROGRAM;
 			trace_add(&trace, e);

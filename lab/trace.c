@@ -121,8 +121,8 @@ static void read_line(struct reader *r, char *line)
 
 	if (*line == '#' || *line == '\n')
 		return;
-	if (!strchr("skn", *line))
-		bad(r, "a line begins with s, k, n or #");
+	if (!strchr("skln", *line))
+		bad(r, "a line begins with s, k, l, n or #");
 	n = parse(r, line + 1, v);
 	switch (*line) {
 	case 's':
@@ -130,6 +130,15 @@ static void read_line(struct reader *r, char *line)
 			bad(r, "a slice has 5 numbers: cpu pid used valid hint");
 		check_ids(r, v[0], v[1]);
 		read_slice(r, v);
+		break;
+	case 'l':
+		if (n != 2)
+			bad(r, "l has 2 numbers: cpu pid");
+		check_ids(r, v[0], v[1]);
+		task = task_of(r, v[1]);
+		trace_add(r->trace, (struct event){ .type = KERNEL_LOAD, .cpu = v[0], .task = task });
+		r->owner[v[0]] = task + 1;
+		r->loaded_on[task] = v[0] + 1;
 		break;
 	case 'k':
 		if (n != 1)
