@@ -94,7 +94,9 @@ bool machine_arms(struct machine *m, int cpu, int task)
 	case LAZY:
 		return !fpu_counter_eager(t->counter, FPU_EAGER_NEVER);
 	case ADAPTIVE:
-		return fpu_adaptive_arm(&m->adaptive, t->counter, &t->habit, &c->credit,
+		if (fpu_counter_eager(t->counter, FPU_EAGER_SLEAZY))
+			return false;
+		return fpu_adaptive_arm(&m->adaptive, &t->counter, &t->habit, &c->credit,
 					c->ts, is_own(m, cpu, task));
 	default:
 		return !fpu_counter_eager(t->counter, FPU_EAGER_ALWAYS);
@@ -120,7 +122,7 @@ void machine_finish(struct machine *m, int cpu, int task, bool armed, bool used,
 		load(m, cpu, task);
 		save(m);
 	}
-	if (m->is == ADAPTIVE)
+	if (m->is == ADAPTIVE && !fpu_counter_eager(t->counter, FPU_EAGER_SLEAZY))
 		fpu_adaptive_slice_end(&m->adaptive, &t->counter, &t->habit, &c->credit,
 				       saved, hint);
 	else

@@ -269,7 +269,7 @@ static void run_prove(void)
 		exit(1);
 	printf("adaptive <= 513/512 eager + %d cycles per CPU, whatever the pattern: "
 	       "%.2f cycles/slice above eager in the long run\n",
-	       FPU_CREDIT_START * (int)(costs.ts_set + costs.ts_clear + costs.trap),
+	       (int)(costs.ts_set + costs.ts_clear + costs.trap),
 	       (costs.save + costs.restore) / 512.0);
 }
 

@@ -25,6 +25,8 @@
 
 enum { X, Y, NOBODY };
 
+#define NR_BEGAN	(FPU_ARMED_ON_FOREIGN + 1)
+
 struct state {
 	int credit;
 	bool ts;
@@ -52,8 +54,8 @@ static bool first_visit(struct search *s, const struct state *st)
 {
 	size_t i = st->credit / s->unit;
 
-	i = ((((i * 2 + st->ts) * 3 + st->owner) * 3 + st->eager_owner) * 4 +
-	     st->began[X]) * 4 + st->began[Y];
+	i = ((((i * 2 + st->ts) * 3 + st->owner) * 3 + st->eager_owner) * NR_BEGAN +
+	     st->began[X]) * NR_BEGAN + st->began[Y];
 	if (s->seen[i / 8] & 1 << i % 8)
 		return false;
 	s->seen[i / 8] |= 1 << i % 8;
@@ -133,7 +135,7 @@ static long load(const struct search *s, struct state *st, int task)
 	return cost;
 }
 
-enum way { LOAD, LOAD_HINT, ARM, ARM_TRAP, ARM_KERNEL, ARM_KERNEL_TRAP, NR_WAYS };
+enum way { UNSEEN, LOAD, LOAD_HINT, ARM, ARM_TRAP, ARM_KERNEL, ARM_KERNEL_TRAP, NR_WAYS };
 
 /* The kernel uses the FPU in an armed slice, and the task is to be armed again. */
 static bool kernel_in_slice(struct search *s, struct state *st, long *eager, long *cost)
@@ -157,13 +159,28 @@ static void slice(struct search *s, const struct state *from, int task, enum way
 	long eager = c->save, cost = 0;
 	bool saved = way < ARM;
 
+	/* The chance is below 64 for any counter, but for this one. */
+	habit.after_used = saved ? 64 : 0;
 	if (saved)
-		counter = FPU_EAGER_SLEAZY;
+		counter = FPU_EAGER_SLEAZY - 1;
 	if (from->eager_owner != task)
 		eager += c->restore;
 	to.eager_owner = task;
 
-	if (fpu_adaptive_arm(&s->rule, counter, &habit, &to.credit, to.ts, to.owner == task)) {
+	/*
+	 * Not asked. This save is credited later; to do so now gives the adversary no
+	 * less, as it may spend it at once.
+	 */
+	if (way == UNSEEN) {
+		if (habit.began != FPU_LOADED)
+			return;
+		cost += load(s, &to, task);
+		fpu_adaptive_earn(&s->rule, &to.credit, c->save);
+		step(s, from, &to, eager, cost);
+		return;
+	}
+
+	if (fpu_adaptive_arm(&s->rule, &counter, &habit, &to.credit, to.ts, to.owner == task)) {
 		cost += to.ts ? 0 : c->ts_set;
 		to.ts = true;
 		if (way >= ARM_KERNEL && !kernel_in_slice(s, &to, &eager, &cost)) {
@@ -179,7 +196,7 @@ static void slice(struct search *s, const struct state *from, int task, enum way
 	if (saved)
 		cost += load(s, &to, task);
 	fpu_adaptive_slice_end(&s->rule, &counter, &habit, &to.credit, saved, way == LOAD_HINT);
-	to.began[task] = habit.began;
+	to.began[task] = habit.began < FPU_ARMED_BY_HINT ? FPU_LOADED : habit.began;
 	step(s, from, &to, eager, cost);
 }
 
@@ -212,7 +229,7 @@ struct proof prove(const struct fpu_costs *costs)
 	s.rule.max -= s.rule.max % s.unit;
 	start.credit = s.rule.risk;
 
-	bits = ((size_t)s.rule.max / s.unit + 1) * 2 * 3 * 3 * 4 * 4;
+	bits = ((size_t)s.rule.max / s.unit + 1) * 2 * 3 * 3 * NR_BEGAN * NR_BEGAN;
 	s.seen = alloc(bits / 8 + 1, 1);
 	visit(&s, &start);
 	while (s.nr_todo) {

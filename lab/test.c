@@ -109,7 +109,7 @@ static void goals(const struct fpu_costs *costs, const char *name)
 {
 	double bound = (costs->save + costs->restore) / 512.0;
 	const long n = 20000;
-	long start = FPU_CREDIT_START * (costs->ts_set + costs->ts_clear + costs->trap);
+	long start = costs->ts_set + costs->ts_clear + costs->trap;
 	struct worst w;
 	struct proof p;
 	char what[100];

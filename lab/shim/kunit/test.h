@@ -40,6 +40,7 @@ do {									\
 #define KUNIT_EXPECT_FALSE_MSG(test, a, ...)	SHIM_EXPECT(test, !!(a), ==, 0, __VA_ARGS__)
 #define KUNIT_EXPECT_EQ(test, a, b)		SHIM_EXPECT(test, a, ==, b, "%s", "")
 #define KUNIT_EXPECT_GT(test, a, b)		SHIM_EXPECT(test, a, >, b, "%s", "")
+#define KUNIT_EXPECT_GE(test, a, b)		SHIM_EXPECT(test, a, >=, b, "%s", "")
 #define KUNIT_EXPECT_LE(test, a, b)		SHIM_EXPECT(test, a, <=, b, "%s", "")
 #define KUNIT_EXPECT_TRUE(test, a)		SHIM_EXPECT(test, !!(a), ==, 1, "%s", "")
 #define KUNIT_EXPECT_FALSE(test, a)		SHIM_EXPECT(test, !!(a), ==, 0, "%s", "")
