@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* KUnit test of the adaptive rule */
 #include <linux/module.h>
+#include <linux/string.h>
 #include <linux/types.h>
 
 #include <asm/fpu/adaptive.h>
@@ -18,6 +19,7 @@ struct adaptive_task {
 	unsigned char counter;
 	int credit;
 	unsigned int traps;
+	unsigned int looks;
 };
 
 static void adaptive_setup(struct adaptive_task *t)
@@ -26,13 +28,22 @@ static void adaptive_setup(struct adaptive_task *t)
 	fpu_habit_reset(&t->counter, &t->habit);
 	t->credit = fpu_adaptive_start(&t->rule);
 	t->traps = 0;
+	t->looks = 0;
 }
 
 /* Returns whether it was armed. */
 static bool adaptive_slice(struct adaptive_task *t, bool ts, bool own, bool used, bool hint)
 {
-	bool armed = fpu_adaptive_arm(&t->rule, t->counter, &t->habit, &t->credit, ts, own);
+	bool armed;
 
+	/* The rule is not asked. */
+	if (fpu_counter_eager(t->counter, FPU_EAGER_SLEAZY)) {
+		t->counter = fpu_counter_next(t->counter, true);
+		return false;
+	}
+
+	armed = fpu_adaptive_arm(&t->rule, &t->counter, &t->habit, &t->credit, ts, own);
+	t->looks++;
 	if (armed && used) {
 		fpu_adaptive_trap(&t->rule, &t->credit);
 		t->traps++;
@@ -72,16 +83,22 @@ static void adaptive_costs_max(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, rule.max, 32 * 60000 * 512);
 }
 
+/* No trap, a look at one slice in 16, and an account of all that were saved */
 static void adaptive_proven_use(struct kunit *test)
 {
 	struct adaptive_task t;
 	unsigned int slice;
+	int start;
 
 	adaptive_setup(&t);
+	start = t.credit;
 	for (slice = 0; slice < 2000; slice++)
-		KUNIT_EXPECT_FALSE_MSG(test, adaptive_slice(&t, slice & 1, false, true, false),
+		KUNIT_EXPECT_FALSE_MSG(test, adaptive_slice(&t, slice & 1, true, true, false),
 				       "slice %u", slice);
-	KUNIT_EXPECT_EQ(test, t.counter, FPU_EAGER_SLEAZY);
+	KUNIT_EXPECT_GE(test, t.looks, 2000 / 16);
+	KUNIT_EXPECT_LE(test, t.looks, 2000 / 16 + 4);
+	KUNIT_EXPECT_LE(test, t.credit, start + 2000 * 130);
+	KUNIT_EXPECT_GT(test, t.credit, start + (2000 - 16) * 130);
 }
 
 /* The worst of tasks, on a CPU that could pay for any number of traps */
@@ -115,19 +132,26 @@ static void adaptive_stops(struct kunit *test)
 	adaptive_setup(&t);
 	for (slice = 0; slice < 1000; slice++)
 		adaptive_slice(&t, false, false, true, false);
+	t.credit = t.rule.max;
 
-	/* Two hints are believed, and then it is likely that it goes on. */
+	/* It is looked at, sixteen hints are believed, and then it is likely to go on. */
+	for (slice = 0; !armed && slice < 100; slice++)
+		armed += adaptive_slice(&t, false, false, false, true);
+	KUNIT_EXPECT_GT(test, slice, 16);
+	KUNIT_EXPECT_LE(test, slice, 15 + 16 + 1);
 	for (slice = 0; slice < 100; slice++)
-		armed += adaptive_slice(&t, slice > 2, false, false, true);
-	KUNIT_EXPECT_EQ(test, armed, 98);
+		armed += adaptive_slice(&t, true, false, false, true);
+	KUNIT_EXPECT_EQ(test, armed, 101);
 	KUNIT_EXPECT_EQ(test, t.counter, 0);
 
 	/* The first trap changes little, use for long makes it eager. */
 	KUNIT_EXPECT_TRUE(test, adaptive_slice(&t, true, false, true, false));
 	KUNIT_EXPECT_EQ(test, t.counter, 1);
-	for (slice = 0; slice < 10; slice++)
+	t.looks = 0;
+	for (slice = 0; slice < 30; slice++)
 		adaptive_slice(&t, false, true, true, false);
-	KUNIT_EXPECT_EQ(test, t.counter, FPU_EAGER_SLEAZY);
+	KUNIT_EXPECT_LE(test, t.looks, 4 + 5);
+	KUNIT_EXPECT_GT(test, t.counter, FPU_EAGER_SLEAZY);
 	KUNIT_EXPECT_EQ(test, t.traps, 1);
 }
 
@@ -143,8 +167,11 @@ static void adaptive_credit(struct kunit *test)
 	for (slice = 0; slice < 1000; slice++) {
 		KUNIT_EXPECT_FALSE_MSG(test, adaptive_slice(&t, true, true, false, true),
 				       "slice %u", slice);
-		KUNIT_EXPECT_EQ(test, t.credit, 130 * (slice + 1));
+		KUNIT_EXPECT_LE(test, t.credit, 130 * (slice + 1));
 	}
+	/* But who waits for that is not looked at all the time. */
+	KUNIT_EXPECT_GT(test, t.credit, 130 * (1000 - 8));
+	KUNIT_EXPECT_LE(test, t.looks, 16 + 2 * 1000 / 9);
 
 	/* Believed to be unused, always used: all it loses was earned before. */
 	adaptive_setup(&t);
@@ -152,6 +179,7 @@ static void adaptive_credit(struct kunit *test)
 	for (slice = 0; slice < 100000; slice++) {
 		t.counter = 0;
 		t.habit.after_unused = 0;
+		t.habit.began = FPU_LOADED;
 		traps += adaptive_slice(&t, false, false, true, true);
 		KUNIT_EXPECT_GE_MSG(test, t.credit, 0, "slice %u", slice);
 	}
@@ -167,10 +195,10 @@ static void adaptive_own_registers(struct kunit *test)
 	t.counter = 0;
 	t.habit.after_unused = 12;
 	t.habit.began = FPU_ARMED;
-	KUNIT_EXPECT_FALSE(test, fpu_adaptive_arm(&t.rule, t.counter, &t.habit, &t.credit,
+	KUNIT_EXPECT_FALSE(test, fpu_adaptive_arm(&t.rule, &t.counter, &t.habit, &t.credit,
 						  false, true));
 	t.habit.began = FPU_ARMED;
-	KUNIT_EXPECT_TRUE(test, fpu_adaptive_arm(&t.rule, t.counter, &t.habit, &t.credit,
+	KUNIT_EXPECT_TRUE(test, fpu_adaptive_arm(&t.rule, &t.counter, &t.habit, &t.credit,
 						 false, false));
 }
 
@@ -196,6 +224,31 @@ static void adaptive_settles(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, t.credit, credit + 415 + (415 - 200) * 512);
 }
 
+/* What is left out in a steady state would have changed nothing. */
+static void adaptive_steady(struct kunit *test)
+{
+	struct adaptive_task t, before;
+	unsigned int slice, steady = 0;
+
+	adaptive_setup(&t);
+	for (slice = 0; slice < 3000; slice++) {
+		bool is = fpu_adaptive_steady(&t.rule, t.counter, &t.habit, t.credit);
+
+		before = t;
+		steady += is;
+		if (!adaptive_slice(&t, t.habit.began >= FPU_ARMED, false, false, true))
+			KUNIT_EXPECT_FALSE_MSG(test, is, "slice %u", slice);
+		if (!is)
+			continue;
+		KUNIT_EXPECT_EQ(test, t.counter, before.counter);
+		KUNIT_EXPECT_EQ(test, t.credit, before.credit);
+		KUNIT_EXPECT_EQ(test, !memcmp(&t.habit, &before.habit, sizeof(t.habit)), 1);
+	}
+	KUNIT_EXPECT_GT(test, steady, 1000);
+	t.credit--;
+	KUNIT_EXPECT_FALSE(test, fpu_adaptive_steady(&t.rule, t.counter, &t.habit, t.credit));
+}
+
 static struct kunit_case fpu_adaptive_cases[] = {
 	KUNIT_CASE(adaptive_costs),
 	KUNIT_CASE(adaptive_costs_max),
@@ -205,6 +258,7 @@ static struct kunit_case fpu_adaptive_cases[] = {
 	KUNIT_CASE(adaptive_credit),
 	KUNIT_CASE(adaptive_own_registers),
 	KUNIT_CASE(adaptive_settles),
+	KUNIT_CASE(adaptive_steady),
 	{}
 };
 

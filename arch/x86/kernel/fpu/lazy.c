@@ -270,15 +270,13 @@ enum fpu_decision { FPU_LOAD, FPU_ARM, FPU_FORCED };
 /* At the first return of a slice */
 static enum fpu_decision fpu_slow_decide(struct task_struct *tsk, bool own)
 {
-	bool adaptive = static_branch_unlikely(&fpu_adaptive_key);
-
-	if (!adaptive && fpu_counter_eager(tsk->fpu_counter, READ_ONCE(fpu_slow_threshold)))
+	if (fpu_counter_eager(tsk->fpu_counter, READ_ONCE(fpu_slow_threshold)))
 		return FPU_LOAD;
 	if (!fpu_lazy_may_arm(tsk))
 		return FPU_FORCED;
-	if (adaptive && !fpu_adaptive_arm(&fpu_rule, tsk->fpu_counter, &tsk->fpu_habit,
-					  this_cpu_ptr(&fpu_credit),
-					  __this_cpu_read(fpregs_armed), own))
+	if (static_branch_unlikely(&fpu_adaptive_key) &&
+	    !fpu_adaptive_arm(&fpu_rule, &tsk->fpu_counter, &tsk->fpu_habit,
+			      this_cpu_ptr(&fpu_credit), __this_cpu_read(fpregs_armed), own))
 		return FPU_LOAD;
 	return FPU_ARM;
 }
@@ -295,6 +293,20 @@ static bool fpu_slow_arm_again(struct task_struct *tsk)
 	return false;
 }
 
+static bool fpu_habit_steady(struct task_struct *tsk)
+{
+	return static_branch_unlikely(&fpu_adaptive_key) &&
+	       fpu_adaptive_steady(&fpu_rule, tsk->fpu_counter, &tsk->fpu_habit,
+				   __this_cpu_read(fpu_credit));
+}
+
+static void fpu_slow_armed(struct task_struct *tsk, bool own)
+{
+	fpu_count(FPU_ARMED_SLICES);
+	fpu_trace(armed, tsk, own);
+	tsk->fpu_slice = FPU_SLICE_ARMED;
+}
+
 /*
  * What the frequent paths have no room for: the adaptive rule, and the tracepoints.
  * By each rule, the same as there.
@@ -302,6 +314,12 @@ static bool fpu_slow_arm_again(struct task_struct *tsk)
 static void fpu_slow_return(struct task_struct *tsk)
 {
 	bool own = fpregs_hold(tsk), ts = __this_cpu_read(fpregs_armed);
+
+	if (tsk->fpu_slice == FPU_SLICE_NONE && ts && fpu_habit_steady(tsk) &&
+	    !fpregs_hide_state_of(tsk)) {
+		fpu_slow_armed(tsk, own);
+		return;
+	}
 
 	if (tsk->fpu_slice == FPU_SLICE_NONE) {
 		switch (fpu_slow_decide(tsk, own)) {
@@ -313,9 +331,7 @@ static void fpu_slow_return(struct task_struct *tsk)
 			fpu_slow_load(tsk, own);
 			return;
 		case FPU_ARM:
-			fpu_count(FPU_ARMED_SLICES);
-			fpu_trace(armed, tsk, own);
-			tsk->fpu_slice = FPU_SLICE_ARMED;
+			fpu_slow_armed(tsk, own);
 		}
 	} else if (tsk->fpu_slice != FPU_SLICE_ARMED || (!ts && !fpu_slow_arm_again(tsk))) {
 		fpu_slow_load(tsk, own);
@@ -341,17 +357,19 @@ static bool fpregs_changed(struct task_struct *tsk)
 #else
 	union fpregs_state *image = &tsk->thread.fpu.fpstate->regs;
 #endif
-	u8 now[2][16], was[2][16] = {};
+	static const u64 initial[4];
+	const u64 *was = initial;
+	u64 now[4];
 
 	if (!boot_cpu_has(X86_FEATURE_XMM))
 		return false;
 
-	asm volatile("movups %%xmm0, %0\n\t"
-		     "movups %%xmm1, %1" : "=m" (now[0]), "=m" (now[1]));
+	asm volatile("movups %%xmm0, (%1)\n\t"
+		     "movups %%xmm1, 16(%1)" : "=m" (now) : "r" (now));
 	/* What is in its initial state is not written to the image. */
 	if (!use_xsave() || image->xsave.header.xfeatures & XFEATURE_MASK_SSE)
-		memcpy(was, image->fxsave.xmm_space, sizeof(was));
-	return memcmp(now, was, sizeof(now));
+		was = (const u64 *)image->fxsave.xmm_space;
+	return (now[0] ^ was[0]) | (now[1] ^ was[1]) | (now[2] ^ was[2]) | (now[3] ^ was[3]);
 }
 
 /*
@@ -361,13 +379,22 @@ static bool fpregs_changed(struct task_struct *tsk)
 void __fpu_slow_slice_end(struct task_struct *prev)
 {
 	bool loaded = !test_tsk_thread_flag(prev, TIF_NEED_FPU_LOAD);
-	bool adaptive = static_branch_unlikely(&fpu_adaptive_key);
-	unsigned char counter;
+	unsigned char counter = prev->fpu_counter;
+	/* Else this is a slice that is only traced, and its hint none to go by. */
+	bool adaptive = static_branch_unlikely(&fpu_adaptive_key) &&
+			!fpu_counter_eager(counter, FPU_EAGER_SLEAZY);
 	bool hint, used;
 
 	if (prev->fpu_slice == FPU_SLICE_NONE) {
 		if (loaded)
 			fpu_habit_forced(&prev->fpu_habit);
+		return;
+	}
+
+	if (prev->fpu_slice == FPU_SLICE_ARMED && !loaded && fpu_habit_steady(prev)) {
+		fpu_trace(unused, prev, false);
+		fpu_count_slice(prev, false);
+		prev->fpu_slice = FPU_SLICE_NONE;
 		return;
 	}
 
@@ -389,7 +416,6 @@ void __fpu_slow_slice_end(struct task_struct *prev)
 	if (used)
 		fpu_count(FPU_USED_SLICES);
 
-	counter = prev->fpu_counter;
 	if (adaptive)
 		fpu_adaptive_slice_end(&fpu_rule, &prev->fpu_counter, &prev->fpu_habit,
 				       this_cpu_ptr(&fpu_credit),
@@ -602,9 +628,8 @@ static enum fpu_switch fpu_switch_asked __initdata = FPU_SWITCH_AUTO;
 /* In force: see fpu_switch_to() */
 static enum fpu_switch fpu_switch __read_mostly = FPU_SWITCH_EAGER;
 
-/* Why no task may be armed on this machine, and why auto arms none, or NULL */
-static const char *fpu_switch_obstacle __ro_after_init;
-static const char *fpu_switch_auto_obstacle __ro_after_init;
+/* Why no task may be armed on this machine, or NULL */
+static const char *fpu_switch_obstacle;
 
 static int __init fpu_switch_param(char *str)
 {
@@ -697,6 +722,8 @@ static void __init fpu_lazy_clear_first(void)
  */
 static struct fpu_costs fpu_rule_costs;
 
+#define FPU_COSTS_UNKNOWN "costs that are unknown or too high"
+
 /* Is there something to go by, within what the rule can count? */
 static bool fpu_costs_known(void)
 {
@@ -707,16 +734,24 @@ static bool fpu_costs_known(void)
 		    costs->trap) <= FPU_COST_MAX;
 }
 
-/* Measure. Why no task may be armed, if that shows, or NULL */
-static const char * __init fpu_lazy_measure(void)
+/*
+ * Before the first task is armed, and so not with fpu_switch=eager, which leaves
+ * CR0.TS alone: does it do what all this relies on? fpu_switch_mutex is held.
+ */
+static void fpu_lazy_measure(void)
 {
-	int err = fpu_costs_measure(&fpu_rule_costs);
+	static bool done;
+	int err;
 
+	if (done || fpu_switch_obstacle)
+		return;
+
+	done = true;
+	err = fpu_costs_measure(&fpu_rule_costs);
 	if (err == -ENXIO)
-		return "a CR0.TS that does not gate the FPU";
-	if (err)
+		fpu_switch_obstacle = "a CR0.TS that does not gate the FPU";
+	else if (err)
 		pr_info("FPU switching cannot be measured here\n");
-	return NULL;
 }
 
 static void fpu_adaptive_begin(void)
@@ -734,24 +769,38 @@ static void fpu_adaptive_begin(void)
 	static_branch_enable(&fpu_adaptive_key);
 }
 
-/* What auto is on this machine */
-static enum fpu_switch fpu_switch_auto(void)
-{
-	return fpu_switch_auto_obstacle ? FPU_SWITCH_EAGER : FPU_SWITCH_SLEAZY;
-}
-
 static const unsigned int fpu_thresholds[] = {
 	[FPU_SWITCH_EAGER]	= FPU_EAGER_ALWAYS,
 	[FPU_SWITCH_SLEAZY]	= FPU_EAGER_SLEAZY,
 	[FPU_SWITCH_LAZY]	= FPU_EAGER_NEVER,
-	[FPU_SWITCH_ADAPTIVE]	= FPU_EAGER_NEVER,	/* not asked */
+	[FPU_SWITCH_ADAPTIVE]	= FPU_EAGER_SLEAZY,
 };
 
-/* Held to write fpu_switch, fpu_rule_costs and fpu_tracing */
+/* Held to write fpu_switch, fpu_switch_obstacle, fpu_rule_costs and fpu_tracing */
 static DEFINE_MUTEX(fpu_switch_mutex);
 
 /* Number of tracepoints that are on */
 static unsigned int fpu_tracing;
+
+/* Tracepoints are on the slow path only. */
+static void fpu_switch_threshold(enum fpu_switch mode)
+{
+	WRITE_ONCE(fpu_eager_threshold, fpu_tracing ? FPU_EAGER_NEVER : fpu_thresholds[mode]);
+}
+
+/*
+ * A child that is not on the list yet begins with what its fork gave it, by the mode
+ * before: a wrong guess, not a wrong state.
+ */
+static void fpu_lazy_reset_all(void)
+{
+	struct task_struct *group, *tsk;
+
+	read_lock(&tasklist_lock);
+	for_each_process_thread(group, tsk)
+		__fpu_lazy_reset(tsk);
+	read_unlock(&tasklist_lock);
+}
 
 /*
  * No task may be armed before every hook is live, nor with what its fpu_slice says
@@ -761,10 +810,10 @@ static unsigned int fpu_tracing;
  */
 static void fpu_switch_begin(enum fpu_switch mode)
 {
-	struct task_struct *group, *tsk;
-
-	if (mode == FPU_SWITCH_EAGER && !fpu_tracing)
+	if (mode == FPU_SWITCH_EAGER && !fpu_tracing) {
+		fpu_lazy_reset_all();
 		return;
+	}
 
 	static_branch_inc(&fpu_lazy_key);
 	if (mode == FPU_SWITCH_ADAPTIVE)
@@ -772,14 +821,9 @@ static void fpu_switch_begin(enum fpu_switch mode)
 	if (mode == FPU_SWITCH_ADAPTIVE || fpu_tracing)
 		static_branch_enable(&fpu_slow_key);
 
-	read_lock(&tasklist_lock);
-	for_each_process_thread(group, tsk)
-		__fpu_lazy_reset(tsk);
-	read_unlock(&tasklist_lock);
-
+	fpu_lazy_reset_all();
 	WRITE_ONCE(fpu_slow_threshold, fpu_thresholds[mode]);
-	WRITE_ONCE(fpu_eager_threshold, static_key_enabled(&fpu_slow_key) ?
-					FPU_EAGER_NEVER : fpu_thresholds[mode]);
+	fpu_switch_threshold(mode);
 }
 
 static void fpregs_disarm_cpu(void *unused)
@@ -804,10 +848,12 @@ static void fpu_switch_end(enum fpu_switch mode)
 	static_branch_dec(&fpu_lazy_key);
 }
 
-/* Tasks begin anew, as when the mode changes. */
+/*
+ * Tasks begin anew, as when the mode changes. Not in adaptive mode, which has the hooks
+ * on the slow path anyway: from now on, or no longer, all slices are sent there.
+ */
 static void fpu_lazy_trace(unsigned int tracing)
 {
-	/* That mode is on the path that has them anyway. */
 	bool changes = !tracing != !fpu_tracing && fpu_switch != FPU_SWITCH_ADAPTIVE;
 
 	if (changes)
@@ -815,6 +861,8 @@ static void fpu_lazy_trace(unsigned int tracing)
 	fpu_tracing = tracing;
 	if (changes)
 		fpu_switch_begin(fpu_switch);
+	else if (fpu_switch == FPU_SWITCH_ADAPTIVE)
+		fpu_switch_threshold(fpu_switch);
 }
 
 int fpu_lazy_trace_on(void)
@@ -841,38 +889,49 @@ static const char *fpu_switch_note(enum fpu_switch mode)
 				    ", vulnerable to LazyFP (CVE-2018-3665)";
 }
 
-/* Why auto arms no task here, where tasks can be armed, or NULL */
-static const char * __init fpu_lazy_auto_obstacle(void)
+/* Why auto arms no task here, or NULL. fpu_switch_mutex is held. */
+static const char *fpu_switch_auto_obstacle(void)
 {
-	struct fpu_costs *costs = &fpu_rule_costs;
+	const struct fpu_costs *costs = &fpu_rule_costs;
 
+	if (fpu_switch_obstacle)
+		return fpu_switch_obstacle;
 	if (boot_cpu_has_bug(X86_BUG_LAZY_FP))
 		return "LazyFP (CVE-2018-3665)";
-	/* No slice can save more than this. Not to be measured is no obstacle. */
-	if (costs->save && costs->ts_set + costs->ts_clear >= costs->save + costs->restore)
+	if (!fpu_costs_known())
+		return FPU_COSTS_UNKNOWN;
+	/* No slice can save more than this. */
+	if (costs->ts_set + costs->ts_clear >= costs->save + costs->restore)
 		return "slow writes of CR0.TS";
 	return NULL;
 }
 
+/* What auto is on this machine. fpu_switch_mutex is held. */
+static enum fpu_switch fpu_switch_auto(void)
+{
+	return fpu_switch_auto_obstacle() ? FPU_SWITCH_EAGER : FPU_SWITCH_ADAPTIVE;
+}
+
 static int __init fpu_lazy_init(void)
 {
-	enum fpu_switch asked = fpu_switch_asked, mode;
-	const char *obstacle = fpu_lazy_obstacle();
+	enum fpu_switch asked = fpu_switch_asked, mode = asked;
+	const char *obstacle = NULL;
 
-	if (!obstacle)
-		obstacle = fpu_lazy_measure();
-	fpu_switch_obstacle = obstacle;
-	fpu_switch_auto_obstacle = obstacle ?: fpu_lazy_auto_obstacle();
-	if (!obstacle && boot_cpu_has_bug(X86_BUG_LAZY_FP) && !cpu_mitigations_off())
+	mutex_lock(&fpu_switch_mutex);
+	fpu_switch_obstacle = fpu_lazy_obstacle();
+	if (!fpu_switch_obstacle && boot_cpu_has_bug(X86_BUG_LAZY_FP) && !cpu_mitigations_off())
 		fpu_lazy_clear_first();
 
-	mode = asked == FPU_SWITCH_AUTO ? fpu_switch_auto() : asked;
-	if (asked == FPU_SWITCH_AUTO)
-		obstacle = fpu_switch_auto_obstacle;
-	else if (asked == FPU_SWITCH_EAGER)
-		obstacle = NULL;
-	else if (asked == FPU_SWITCH_ADAPTIVE && !obstacle && !fpu_costs_known())
-		obstacle = "costs that are unknown or too high";
+	if (asked != FPU_SWITCH_EAGER) {
+		fpu_lazy_measure();
+		obstacle = fpu_switch_obstacle;
+	}
+	if (asked == FPU_SWITCH_AUTO) {
+		mode = fpu_switch_auto();
+		obstacle = fpu_switch_auto_obstacle();
+	} else if (asked == FPU_SWITCH_ADAPTIVE && !obstacle && !fpu_costs_known()) {
+		obstacle = FPU_COSTS_UNKNOWN;
+	}
 	if (obstacle)
 		mode = FPU_SWITCH_EAGER;
 
@@ -880,7 +939,6 @@ static int __init fpu_lazy_init(void)
 		fpu_switch_names[mode],
 		obstacle ? ", because of " : "", obstacle ?: "", fpu_switch_note(mode));
 
-	mutex_lock(&fpu_switch_mutex);
 	/* Where trace_event= has switched it on */
 	fpu_switch_end(FPU_SWITCH_EAGER);
 	fpu_switch = mode;
@@ -946,13 +1004,14 @@ static int fpu_switch_to(enum fpu_switch mode)
 {
 	int err = 0;
 
+	mutex_lock(&fpu_switch_mutex);
+	if (mode != FPU_SWITCH_EAGER)
+		fpu_lazy_measure();
 	if (mode == FPU_SWITCH_AUTO)
 		mode = fpu_switch_auto();
-	if (mode != FPU_SWITCH_EAGER && fpu_switch_obstacle)
-		return -EOPNOTSUPP;
 
-	mutex_lock(&fpu_switch_mutex);
-	if (mode == FPU_SWITCH_ADAPTIVE && !fpu_costs_known()) {
+	if ((mode != FPU_SWITCH_EAGER && fpu_switch_obstacle) ||
+	    (mode == FPU_SWITCH_ADAPTIVE && !fpu_costs_known())) {
 		err = -EOPNOTSUPP;
 	} else if (mode != fpu_switch) {
 		fpu_switch_end(fpu_switch);
@@ -1016,6 +1075,7 @@ static int adaptive_costs_show(struct seq_file *m, void *unused)
 	struct fpu_costs costs;
 
 	mutex_lock(&fpu_switch_mutex);
+	fpu_lazy_measure();
 	costs = fpu_rule_costs;
 	mutex_unlock(&fpu_switch_mutex);
 
@@ -1050,6 +1110,7 @@ static ssize_t adaptive_costs_write(struct file *file, const char __user *buf, s
 	}
 
 	mutex_lock(&fpu_switch_mutex);
+	fpu_lazy_measure();
 	if (fpu_switch == FPU_SWITCH_ADAPTIVE)
 		err = -EBUSY;
 	else

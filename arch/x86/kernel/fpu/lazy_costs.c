@@ -100,11 +100,6 @@ static void fill(struct fpstate *full)
 }
 
 /* As fpregs_arm() and __fpregs_disarm(), but not counted as events */
-static __always_inline void set_ts(void)
-{
-	write_cr0(read_cr0() | X86_CR0_TS);
-}
-
 static __always_inline void clear_ts(void)
 {
 	asm volatile("clts" : : : "memory");
@@ -119,27 +114,86 @@ static noinline void trap(void)
 /* A probe would execute the FNOP elsewhere, where its #NM is not expected. */
 NOKPROBE_SYMBOL(trap);
 
+enum fpu_step {
+	NOTHING,
+	SAVE_STATE,
+	RESTORE_INITIAL_STATE,
+	RESTORE_FULL_STATE,
+	READ_CR0,
+	SET_TS,
+	SET_TS_AND_EXPECT_TRAP,
+	CLEAR_TS,
+	RAISE_TRAP,
+};
+
+/* What it takes to get here is the same for all steps, and measured with NOTHING. */
+static noinline void take(enum fpu_step step, struct fpu_costs_states *states)
+{
+	switch (step) {
+	case NOTHING:
+		break;
+	case SAVE_STATE:
+		save(&states->saved);
+		break;
+	case RESTORE_INITIAL_STATE:
+		restore(&states->initial);
+		break;
+	case RESTORE_FULL_STATE:
+		restore(&states->full);
+		break;
+	case READ_CR0:
+		read_cr0();
+		break;
+	case SET_TS_AND_EXPECT_TRAP:
+		__this_cpu_write(fpregs_armed, true);
+		fallthrough;
+	case SET_TS:
+		write_cr0(read_cr0() | X86_CR0_TS);
+		break;
+	case CLEAR_TS:
+		clear_ts();
+		break;
+	case RAISE_TRAP:
+		trap();
+		break;
+	}
+}
+
+static const struct {
+	u8 prepare;
+	u8 measure;
+} fpu_cost_steps[NR_FPU_COSTS] = {
+	[SAVE_INITIAL]		= { RESTORE_INITIAL_STATE, SAVE_STATE },
+	[SAVE]			= { RESTORE_FULL_STATE, SAVE_STATE },
+	[RESTORE_INITIAL]	= { RESTORE_FULL_STATE, RESTORE_INITIAL_STATE },
+	[RESTORE]		= { RESTORE_INITIAL_STATE, RESTORE_FULL_STATE },
+	[CR0_READ]		= { NOTHING, READ_CR0 },
+	[TS_SET]		= { NOTHING, SET_TS },
+	[TS_CLEAR]		= { SET_TS, CLEAR_TS },
+	[TRAP]			= { SET_TS_AND_EXPECT_TRAP, RAISE_TRAP },
+};
+
 #define SAMPLES	128
 
 /* The least that it takes. TS is clear before @prepare, and after @measure at last. */
-#define cycles_of(prepare, measure)					\
-({									\
-	u64 least = U64_MAX, begin, end;				\
-	unsigned long flags;						\
-	int i;								\
-									\
-	for (i = 0; i < SAMPLES; i++) {					\
-		local_irq_save(flags);					\
-		prepare;						\
-		begin = rdtsc_ordered();				\
-		measure;						\
-		end = rdtsc_ordered();					\
-		clear_ts();						\
-		local_irq_restore(flags);				\
-		least = min(least, end - begin);			\
-	}								\
-	least;								\
-})
+static u64 cycles_of(enum fpu_step prepare, enum fpu_step measure,
+		     struct fpu_costs_states *states)
+{
+	u64 least = U64_MAX, begin;
+	unsigned long flags;
+	int i;
+
+	for (i = 0; i < SAMPLES; i++) {
+		local_irq_save(flags);
+		take(prepare, states);
+		begin = rdtsc_ordered();
+		take(measure, states);
+		least = min(least, rdtsc_ordered() - begin);
+		clear_ts();
+		local_irq_restore(flags);
+	}
+	return least;
+}
 
 /* False if CR0.TS does not do what all this relies on. */
 static bool measure(u64 *cycles, struct fpu_costs_states *states)
@@ -149,21 +203,16 @@ static bool measure(u64 *cycles, struct fpu_costs_states *states)
 	int i;
 
 	kernel_fpu_begin();
-	nothing = cycles_of(barrier(), barrier());
-	cycles[SAVE_INITIAL] = cycles_of(restore(&states->initial), save(&states->saved));
-	cycles[SAVE] = cycles_of(restore(&states->full), save(&states->saved));
-	cycles[RESTORE_INITIAL] = cycles_of(restore(&states->full), restore(&states->initial));
-	cycles[RESTORE] = cycles_of(restore(&states->initial), restore(&states->full));
-	cycles[CR0_READ] = cycles_of(barrier(), read_cr0());
-	cycles[TS_SET] = cycles_of(barrier(), set_ts());
-	cycles[TS_CLEAR] = cycles_of(set_ts(), clear_ts());
-	cycles[TRAP] = cycles_of(({ set_ts(); __this_cpu_write(fpregs_armed, true); }), trap());
+	nothing = cycles_of(NOTHING, NOTHING, states);
+	for (i = 0; i < NR_FPU_COSTS; i++) {
+		cycles[i] = cycles_of(fpu_cost_steps[i].prepare, fpu_cost_steps[i].measure,
+				      states);
+		cycles[i] -= min(nothing, cycles[i]);
+	}
 	trapped = !__this_cpu_read(fpregs_armed);
 	__this_cpu_write(fpregs_armed, false);
 	kernel_fpu_end();
 
-	for (i = 0; i < NR_FPU_COSTS; i++)
-		cycles[i] -= min(nothing, cycles[i]);
 	return trapped;
 }
 

@@ -2,6 +2,7 @@
 #ifndef __X86_KERNEL_FPU_LAZY_COSTS_H
 #define __X86_KERNEL_FPU_LAZY_COSTS_H
 
+#include <asm/fpu/adaptive.h>
 #include <asm/fpu/lazy.h>
 #include <asm/ptrace.h>
 

@@ -97,6 +97,12 @@ static void slices(struct fpu_pair *pair, int n, void (*use)(void))
 	}
 }
 
+/* An account pays for one trap at first. Where TS is dear, it takes longer to earn more. */
+static void earn(struct fpu_pair *pair)
+{
+	slices(pair, fpu_registers_cleared() ? 128 * CYCLE : 4 * CYCLE, NULL);
+}
+
 /* Registers that change are proof: no trap is risked. */
 TEST_F_TIMEOUT(adaptive, proven_use, 60)
 {
@@ -106,6 +112,12 @@ TEST_F_TIMEOUT(adaptive, proven_use, 60)
 	end();
 	EXPECT_LE(self->since.traps, 4);
 	EXPECT_GE(self->since.eager_slices, 4 * CYCLE - 8);
+	/*
+	 * It is looked at once in 16 slices, when its counter has been reset. The partner
+	 * waits for credit, and is looked at once in 4 or 5.
+	 */
+	EXPECT_GE(self->since.counter_resets, 4 * CYCLE / 16 - 1);
+	EXPECT_LE(self->since.counter_resets, 4 * CYCLE / 16 + 4 * CYCLE / 4);
 }
 
 /* Each slice uses the FPU, but not what hints come from. Trust goes. */
@@ -122,8 +134,7 @@ TEST_F_TIMEOUT(adaptive, hints_that_lie, 120)
 TEST_F_TIMEOUT(adaptive, disuse, 60)
 {
 	slices(self->pair, 20, change_vectors);
-	/* Where TS is dear, the account has to earn it first. */
-	slices(self->pair, fpu_registers_cleared() ? 64 * CYCLE : 40, NULL);
+	earn(self->pair);
 	begin();
 	slices(self->pair, 200, NULL);
 	end();
@@ -137,6 +148,7 @@ TEST_F_TIMEOUT(adaptive, seldom, 120)
 {
 	int i;
 
+	earn(self->pair);
 	fpu_hold(&self->pair->subject, 1);
 	begin();
 	for (i = 0; i < 100; i++) {

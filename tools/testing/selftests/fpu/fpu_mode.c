@@ -36,7 +36,7 @@ FIXTURE(mode)
 FIXTURE_SETUP(mode)
 {
 	if (fpu_switch_file(MODE_FILE, self->found, sizeof(self->found)) <= 0)
-		FPU_SKIP_FIXTURE("needs a kernel with CONFIG_X86_SLEAZY_FPU, and root");
+		FPU_SKIP_FIXTURE("needs a kernel with CONFIG_X86_SLEAZY_FPU, root, and no lockdown");
 	if (access(MODE_FILE, W_OK) || fpu_switch_file(COSTS_FILE, self->costs,
 						       sizeof(self->costs)) <= 0)
 		FPU_SKIP_FIXTURE("needs a kernel that switches at run time");
@@ -268,6 +268,27 @@ TEST_F_TIMEOUT(mode, registers_under_load, 300)
 		EXPECT_GT(tasks[i].readings, 4);
 		EXPECT_EQ(0, fpu_wrong("task", &tasks[i]));
 	}
+}
+
+/* Lockdown keeps root as well from what changes the kernel, but not from its counts. */
+TEST(locked_down)
+{
+	char text[512];
+
+	if (fpu_switch_file("/sys/kernel/security/lockdown", text, sizeof(text)) <= 0 ||
+	    strstr(text, "[none]"))
+		SKIP(return, "needs lockdown=integrity");
+	if (access(MODE_FILE, F_OK))
+		SKIP(return, "needs a kernel with CONFIG_X86_SLEAZY_FPU");
+
+	EXPECT_EQ(-1, fpu_switch_file(MODE_FILE, text, sizeof(text)));
+	EXPECT_EQ(EPERM, errno);
+	EXPECT_EQ(-1, fpu_switch_file(COSTS_FILE, text, sizeof(text)));
+	EXPECT_EQ(EPERM, errno);
+	EXPECT_EQ(EPERM, fpu_switch_write(MODE_FILE, "eager"));
+	EXPECT_EQ(EPERM, fpu_switch_write(COSTS_FILE, "130 285 150 50 900"));
+	if (!access(FPU_SWITCH_DIR "stats", F_OK))
+		EXPECT_LT(0, fpu_switch_file(FPU_SWITCH_DIR "stats", text, sizeof(text)));
 }
 
 TEST_HARNESS_MAIN

@@ -3,28 +3,33 @@
 #define _ASM_X86_FPU_ADAPTIVE_H
 
 #include <asm/fpu/counter.h>
+#include <asm/fpu/habit.h>
 
 /*
  * The adaptive rule, in the same frame: 5 used slices in a row make a task
- * eager, and a counter that has come to 255 is reset. But
- *
- *  - an eager slice is not blind: when its state is saved, the image that this
- *    overwrites is compared with what is stored. Changed: the slice used the
- *    FPU. Unchanged: a hint that it did not, which may be wrong, as registers
- *    may come to hold the same again. So the counter of an eager task is 5 when
- *    use has just been proven, and goes up with each hint in a row. It is reset
- *    once these are enough to be believed, at 255 at the latest. How many it
- *    takes is learned: a trap right after a hint doubles them.
+ * eager, and the counter is reset when it has come to 255. But
  *
  *  - below 5, the task is armed if that is expected to cost less than to load.
  *    Its chance to use the FPU is learned for after a used slice and for after
  *    an unused one.
  *
+ *  - if it is loaded, the slice is not blind: when its state is saved, the image
+ *    that this overwrites is compared with what is stored. Changed: the slice
+ *    used the FPU. Unchanged: a hint that it did not, which may be wrong, as
+ *    registers may come to hold the same again. How many hints in a row it takes
+ *    to be believed is learned: a trap right after doubles them.
+ *
+ *  - from 5 on, slices are not looked at, which costs no more than in the other
+ *    modes. So the counter does not begin at 5 there, but close to 255: each time
+ *    that use is seen again, twice as many slices pass until the next look, up to
+ *    15; and 7 where the task would be armed if that could be paid for. Only where
+ *    hints are always wrong are it all of the 251.
+ *
  *  - no task is armed unless a trap could be paid for. What can be spent is
  *    what was saved before on this CPU, and a 512th of what eager switching
  *    costs. So whatever the tasks do, and however wrong the above is, the total
- *    exceeds that of eager switching by no more than that 512th, and
- *    FPU_CREDIT_START once.
+ *    exceeds that of eager switching by no more than that 512th, and by one
+ *    trap once.
  */
 
 /**
@@ -47,7 +52,6 @@ struct fpu_costs {
 #define FPU_CREDIT_SHIFT	9
 
 /* In traps that it pays for, with CR0.TS set and cleared for each */
-#define FPU_CREDIT_START	2
 #define FPU_CREDIT_MAX		32
 
 #define FPU_COST_MAX		20000	/* so that no credit overflows */
@@ -72,27 +76,17 @@ struct fpu_adaptive {
 /* How a task's slice began; between slices, the last one, if that was unused */
 enum fpu_began {
 	FPU_LOADED,
+	FPU_UNSEEN,		/* and was not looked at, as what would be seen is known */
+	FPU_WAITING,		/* though it should be armed: there is too little to lose */
 	FPU_ARMED_BY_HINT,	/* the slice before was loaded, but its hint believed */
 	FPU_ARMED,
 	FPU_ARMED_ON_FOREIGN,	/* and the registers were not the task's */
 };
 
-/**
- * struct fpu_habit - What the adaptive rule knows of a task, beside its counter
- * @after_unused:	Chance of use after an unused slice, in 64ths
- * @after_used:		Chance of use after a used slice, in 32ths
- * @doubt:		2^doubt hints in a row are believed; at FPU_DOUBT_MAX, none
- *			are before the counter is reset
- * @began:		enum fpu_began
- */
-struct fpu_habit {
-	unsigned short after_unused	: 6;
-	unsigned short after_used	: 5;
-	unsigned short doubt		: 3;
-	unsigned short began		: 2;
-};
-
+#define FPU_CHANCE_MAX	63
 #define FPU_DOUBT_MAX	7
+#define FPU_SURE_MAX	5
+#define FPU_SURE_WAIT	4
 
 /* The chance below which the gain of an unused slice outweighs a loss */
 static inline unsigned char fpu_adaptive_chance(int gain, int loss)
@@ -142,7 +136,7 @@ static inline void fpu_adaptive_init(struct fpu_adaptive *rule, const struct fpu
  */
 static inline int fpu_adaptive_start(const struct fpu_adaptive *rule)
 {
-	return FPU_CREDIT_START * rule->risk;
+	return rule->risk;
 }
 
 /**
@@ -150,14 +144,18 @@ static inline int fpu_adaptive_start(const struct fpu_adaptive *rule)
  * @counter:	Of the task
  * @habit:	Of the task
  *
- * Nearly all start-up code uses the FPU. So the task is eager, until hints come.
+ * Nearly all start-up code uses the FPU. So the task is loaded until hints come.
+ * It takes 16 in a row at first: with less, what a CPU has to begin with is lost to
+ * programs that start.
  */
 static inline void fpu_habit_reset(unsigned char *counter, struct fpu_habit *habit)
 {
-	*counter = FPU_EAGER_SLEAZY;
+	*counter = FPU_EAGER_SLEAZY - 1;
 	habit->after_unused = 0;
-	habit->after_used = 31;
-	habit->doubt = 1;
+	habit->after_used = FPU_CHANCE_MAX;
+	habit->hints = 0;
+	habit->doubt = 4;
+	habit->sure = 0;
 	habit->began = FPU_LOADED;
 }
 
@@ -218,15 +216,33 @@ static inline bool fpu_adaptive_may(const struct fpu_adaptive *rule,
 static inline bool fpu_adaptive_pays(const struct fpu_adaptive *rule, unsigned char counter,
 				     const struct fpu_habit *habit, bool ts, bool own)
 {
-	unsigned int chance = counter ? 2 * habit->after_used : habit->after_unused;
+	unsigned char chance = counter ? habit->after_used : habit->after_unused;
 
-	return counter < FPU_EAGER_SLEAZY && chance < rule->chance[ts][own];
+	return chance < rule->chance[ts][own];
+}
+
+/* How many slices are not looked at after one that was used: 0, 1, 3, 7, 15 */
+static inline unsigned int fpu_habit_unseen(const struct fpu_habit *habit)
+{
+	return ((1U << habit->sure) - 1) / 2;
+}
+
+/*
+ * The counter has come to 255 and was reset, but so as to look. Each slice that was
+ * not looked at had a save. Which of them had a restore is not known.
+ */
+static inline void fpu_adaptive_look(const struct fpu_adaptive *rule, unsigned char *counter,
+				     struct fpu_habit *habit, int *credit)
+{
+	fpu_adaptive_earn(rule, credit, fpu_habit_unseen(habit) * rule->costs.save);
+	*counter = FPU_EAGER_SLEAZY - 1;
+	habit->began = FPU_LOADED;
 }
 
 /**
  * fpu_adaptive_arm - Arm a task? At the first return to user mode of a slice.
  * @rule:	The rule
- * @counter:	Of the task
+ * @counter:	Of the task, below FPU_EAGER_SLEAZY
  * @habit:	Of the task
  * @credit:	Of this CPU
  * @ts:		CR0.TS is set
@@ -234,25 +250,49 @@ static inline bool fpu_adaptive_pays(const struct fpu_adaptive *rule, unsigned c
  *
  * Return: true to arm, false to load the state.
  */
-static inline bool fpu_adaptive_arm(const struct fpu_adaptive *rule, unsigned char counter,
+static inline bool fpu_adaptive_arm(const struct fpu_adaptive *rule, unsigned char *counter,
 				    struct fpu_habit *habit, int *credit, bool ts, bool own)
 {
-	bool hinted = !counter && habit->began == FPU_LOADED;
-	bool arm;
+	bool hinted, pays, arm;
+
+	if (habit->began == FPU_UNSEEN)
+		fpu_adaptive_look(rule, counter, habit, credit);
+	hinted = !*counter && habit->began == FPU_LOADED;
 
 	if (!ts && !own)
 		fpu_adaptive_settle(rule, habit, credit);
 
-	arm = fpu_adaptive_pays(rule, counter, habit, ts, own) &&
-	      fpu_adaptive_may(rule, habit, credit, ts);
+	pays = fpu_adaptive_pays(rule, *counter, habit, ts, own);
+	arm = pays && fpu_adaptive_may(rule, habit, credit, ts);
 
 	if (!arm)
-		habit->began = FPU_LOADED;
+		habit->began = pays && hinted ? FPU_WAITING : FPU_LOADED;
 	else if (hinted)
 		habit->began = FPU_ARMED_BY_HINT;
 	else
 		habit->began = own ? FPU_ARMED : FPU_ARMED_ON_FOREIGN;
 	return arm;
+}
+
+/**
+ * fpu_adaptive_steady - May the rule be left alone?
+ * @rule:	The rule
+ * @counter:	Of the task
+ * @habit:	Of the task
+ * @credit:	Of this CPU
+ *
+ * For a task that passes messages, say: it is armed in slice after slice, uses none, and
+ * nothing is left to learn or to earn. So the two calls for such a slice can be left
+ * out: fpu_adaptive_arm() with CR0.TS set, and fpu_adaptive_slice_end() without use.
+ *
+ * Return: true if they would arm the task and change nothing, but perhaps for a
+ * restore to be credited later.
+ */
+static inline bool fpu_adaptive_steady(const struct fpu_adaptive *rule, unsigned char counter,
+				       const struct fpu_habit *habit, int credit)
+{
+	return !counter && !habit->after_unused && habit->began >= FPU_ARMED &&
+	       credit == rule->max;
 }
 
 /**
@@ -291,65 +331,57 @@ static inline void fpu_habit_loaded_after_all(struct fpu_habit *habit)
 /* A quarter of the way, but at least a step: so it gets to either end. */
 static inline void fpu_habit_learn(unsigned char counter, struct fpu_habit *habit, bool used)
 {
-	if (counter && used)
-		habit->after_used += (31 - habit->after_used + 3) / 4;
-	else if (counter)
-		habit->after_used -= (habit->after_used + 3) / 4;
-	else if (used)
-		habit->after_unused += (63 - habit->after_unused + 3) / 4;
+	unsigned char *chance = counter ? &habit->after_used : &habit->after_unused;
+
+	if (used)
+		*chance += (FPU_CHANCE_MAX - *chance + 3) / 4;
 	else
-		habit->after_unused -= (habit->after_unused + 3) / 4;
+		*chance -= (*chance + 3) / 4;
 }
 
-/* After a slice that has used the FPU for certain */
-static inline unsigned char fpu_habit_used(unsigned char counter)
+/* After a slice that has used the FPU for certain. FPU_UNSEEN: the next are not looked at. */
+static inline unsigned char fpu_habit_used(unsigned char counter, struct fpu_habit *habit)
 {
-	return counter < FPU_EAGER_SLEAZY ? counter + 1 : FPU_EAGER_SLEAZY;
+	habit->hints = 0;
+	if (counter < FPU_EAGER_SLEAZY - 1)
+		return counter + 1;
+
+	if (habit->sure < FPU_SURE_MAX)
+		habit->sure++;
+	habit->began = FPU_UNSEEN;
+	return 256 - fpu_habit_unseen(habit);
 }
 
-/* After a slice that may not have */
-static inline unsigned char fpu_habit_hint(unsigned char counter, const struct fpu_habit *habit)
+/* After one that may not have */
+static inline unsigned char fpu_habit_hint(unsigned char counter, struct fpu_habit *habit)
 {
-	if (!counter || counter == 255)
+	/* Nothing hurries. Then one more hint is enough, as what it was may have changed. */
+	if (habit->began == FPU_WAITING) {
+		habit->hints = (1 << habit->doubt) - 1;
+		habit->sure = FPU_SURE_WAIT;
+		habit->began = FPU_UNSEEN;
+		return 256 - fpu_habit_unseen(habit);
+	}
+	habit->sure = 0;
+	if (!counter)
 		return 0;
-	/* From a trap on, this makes 256 slices until the next. */
+	/* With a trap, these make 256 slices until the next. */
 	if (habit->doubt == FPU_DOUBT_MAX)
 		return counter + 1;
-	if (counter < FPU_EAGER_SLEAZY)
-		counter = FPU_EAGER_SLEAZY;
-	counter++;
+	if (++habit->hints < 1 << habit->doubt)
+		return counter;
 
-	return counter - FPU_EAGER_SLEAZY < 1 << habit->doubt ? counter : 0;
+	habit->hints = 0;
+	return 0;
 }
 
-static inline void fpu_habit_armed(unsigned char *counter, struct fpu_habit *habit, bool used)
+/* The last slice was loaded on a hint, which this one has shown to be right or wrong. */
+static inline void fpu_habit_trust(struct fpu_habit *habit, bool used)
 {
-	fpu_habit_learn(*counter, habit, used);
-
-	if (habit->began == FPU_ARMED_BY_HINT) {
-		if (used && habit->doubt < FPU_DOUBT_MAX)
-			habit->doubt++;
-		else if (!used && habit->doubt)
-			habit->doubt--;
-		habit->began = FPU_ARMED;
-	}
-
-	*counter = used ? fpu_habit_used(*counter) : 0;
-	if (used)
-		habit->began = FPU_LOADED;
-}
-
-static inline void fpu_habit_loaded(unsigned char *counter, struct fpu_habit *habit, bool hint)
-{
-	unsigned char next = hint ? fpu_habit_hint(*counter, habit) : fpu_habit_used(*counter);
-
-	/*
-	 * Hints in doubt teach nothing, and even when they are believed: that
-	 * task's use was many slices ago.
-	 */
-	if (!hint || !*counter || (!next && !habit->doubt))
-		fpu_habit_learn(*counter, habit, !hint);
-	*counter = next;
+	if (used && habit->doubt < FPU_DOUBT_MAX)
+		habit->doubt++;
+	else if (!used && habit->doubt)
+		habit->doubt--;
 }
 
 /**
@@ -365,15 +397,36 @@ static inline void fpu_adaptive_slice_end(const struct fpu_adaptive *rule, unsig
 					  struct fpu_habit *habit, int *credit,
 					  bool saved, bool hint)
 {
+	unsigned char was = *counter, next;
+	bool used = saved, learn = true;
+
 	fpu_adaptive_earn(rule, credit, rule->costs.save);
 
-	if (habit->began == FPU_LOADED) {
-		fpu_habit_loaded(counter, habit, hint);
+	if (habit->began == FPU_LOADED || habit->began == FPU_WAITING) {
+		used = !hint;
+		next = hint ? fpu_habit_hint(was, habit) : fpu_habit_used(was, habit);
+		/*
+		 * Hints in doubt teach nothing, and even when they are believed: that
+		 * task's use was many slices ago.
+		 */
+		learn = used || !was || (!next && !habit->doubt);
 	} else {
-		if (!saved)
+		if (habit->began == FPU_ARMED_BY_HINT) {
+			fpu_habit_trust(habit, used);
+			habit->began = FPU_ARMED;
+		}
+		if (used) {
+			habit->began = FPU_LOADED;
+			next = fpu_habit_used(was, habit);
+		} else {
+			next = 0;
 			fpu_adaptive_earn(rule, credit, rule->costs.save << FPU_CREDIT_SHIFT);
-		fpu_habit_armed(counter, habit, saved);
+		}
 	}
+
+	if (learn)
+		fpu_habit_learn(was, habit, used);
+	*counter = next;
 }
 
 #endif /* _ASM_X86_FPU_ADAPTIVE_H */
