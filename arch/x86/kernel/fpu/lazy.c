@@ -446,15 +446,15 @@ void __fpu_lazy_return(struct task_struct *tsk)
 
 	if (static_branch_unlikely(&fpu_slow_key)) {
 		fpu_slow_return(tsk);
-	} else if (unlikely(tsk->fpu_slice == FPU_SLICE_USED)) {
-		switch_fpu_return();
-	} else if (!__this_cpu_read(fpregs_armed)) {
-		fpu_lazy_arm(tsk);
-	} else if (tsk->fpu_slice == FPU_SLICE_NONE) {
+	} else if (likely(tsk->fpu_slice == FPU_SLICE_NONE && __this_cpu_read(fpregs_armed))) {
 		if (fpregs_hide_state_of(tsk))
 			switch_fpu_return();
 		else
 			fpu_lazy_armed(tsk);
+	} else if (tsk->fpu_slice == FPU_SLICE_USED) {
+		switch_fpu_return();
+	} else if (!__this_cpu_read(fpregs_armed)) {
+		fpu_lazy_arm(tsk);
 	}
 	/* Or else it was armed in this slice, and the registers are as they were. */
 }
