@@ -278,7 +278,7 @@ static void execute_twice(const struct insn *insn, struct outcome *clear, struct
 		  0, 0, __KERNEL_CS);
 
 	local_irq_save(flags);
-	/* An NMI has its gate here as well, and uses no FPU instruction. */
+	/* An NMI has its gate here as well. Without LBRs to save, it leaves the FPU alone. */
 	native_load_idt(&test_idtr);
 	/*
 	 * MPX instructions are NOPs in the kernel without EN (bit 0), and each RET
@@ -308,6 +308,8 @@ static void skip_unless_possible(struct kunit *test, const struct insn *insn)
 		kunit_skip(test, "no FPU");
 	if (cpu_feature_enabled(X86_FEATURE_XENPV))
 		kunit_skip(test, "Xen has the IDT");
+	if (cpu_feature_enabled(X86_FEATURE_ARCH_LBR))
+		kunit_skip(test, "perf uses XSAVES in NMIs for architectural LBRs");
 #if BASE_VERSION >= 612
 	if (cpu_feature_enabled(X86_FEATURE_FRED))
 		kunit_skip(test, "FRED is enabled, there is no IDT to put a handler in");

@@ -1197,13 +1197,3 @@ static int __init fpu_lazy_debugfs(void)
 }
 late_initcall(fpu_lazy_debugfs);
 #endif /* CONFIG_DEBUG_FS */
-
-/*
- * Both bytes lie in a word that task_struct has anyway: whatever is aligned to
- * a word behind them is not moved by them.
- */
-static_assert(!IS_ENABLED(CONFIG_64BIT) || IS_ENABLED(CONFIG_RANDSTRUCT) ||
-	      offsetof(struct task_struct, fpu_counter) / sizeof(long) ==
-	      offsetof(struct task_struct, fpu_slice) / sizeof(long));
-static_assert(!IS_ENABLED(CONFIG_64BIT) || IS_ENABLED(CONFIG_RANDSTRUCT) ||
-	      offsetof(struct task_struct, fpu_counter) % sizeof(long));

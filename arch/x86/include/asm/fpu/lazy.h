@@ -297,7 +297,9 @@ static __always_inline void __fpu_lazy_slice_end(struct task_struct *prev, bool 
  * Called by __switch_to(), before it saves the registers. Kernel threads never
  * leave FPU_SLICE_NONE, nor does a slice whose registers the kernel had to load
  * for itself (for a signal frame, fork, a vCPU) before the first return to user
- * mode: then neither use nor disuse can be seen, and the counter stays.
+ * mode: then neither use nor disuse can be seen, and the counter stays. If it had
+ * to do so after that return, an armed slice counts as unused: what the kernel
+ * loads for itself is no use, and no trap tells of one that follows.
  */
 static __always_inline void fpu_lazy_slice_end(struct task_struct *prev)
 {
