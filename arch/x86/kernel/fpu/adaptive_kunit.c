@@ -263,7 +263,7 @@ static struct kunit_case fpu_adaptive_cases[] = {
 };
 
 static struct kunit_suite fpu_adaptive_suite = {
-	.name = "x86-fpu-adaptive",
+	.name = "x86_fpu_adaptive",
 	.test_cases = fpu_adaptive_cases,
 };
 

@@ -64,7 +64,7 @@ static struct kunit_case fpu_counter_cases[] = {
 };
 
 static struct kunit_suite fpu_counter_suite = {
-	.name = "x86-fpu-counter",
+	.name = "x86_fpu_counter",
 	.test_cases = fpu_counter_cases,
 };
 

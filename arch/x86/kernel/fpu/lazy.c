@@ -249,8 +249,13 @@ static bool fpu_lazy_may_arm(struct task_struct *tsk)
 	return !fpregs_hide_state_of(tsk);
 }
 
-#define fpu_trace(event, tsk, own)						\
-	trace_x86_fpu_##event(tsk, use_xsave() ? fpstate_in_use(tsk) : XFEATURE_MASK_FPSSE, own)
+#define fpu_trace(event, task, own)						\
+do {										\
+	struct task_struct *__tsk = (task);					\
+										\
+	trace_x86_fpu_##event(__tsk, use_xsave() ? fpstate_in_use(__tsk) :	\
+						   XFEATURE_MASK_FPSSE, own);	\
+} while (0)
 
 static void fpu_slow_load(struct task_struct *tsk, bool own)
 {
@@ -816,6 +821,8 @@ static void fpu_switch_begin(enum fpu_switch mode)
 	}
 
 	static_branch_inc(&fpu_lazy_key);
+	if (mode != FPU_SWITCH_EAGER && fpu_xsave_ungated)
+		pr_warn_once("XSAVE ignores CR0.TS here: it may store or load registers of other tasks\n");
 	if (mode == FPU_SWITCH_ADAPTIVE)
 		fpu_adaptive_begin();
 	if (mode == FPU_SWITCH_ADAPTIVE || fpu_tracing)
@@ -900,6 +907,8 @@ static const char *fpu_switch_auto_obstacle(void)
 		return "LazyFP (CVE-2018-3665)";
 	if (!fpu_costs_known())
 		return FPU_COSTS_UNKNOWN;
+	if (fpu_xsave_ungated)
+		return "an XSAVE that ignores CR0.TS";
 	/* No slice can save more than this. */
 	if (costs->ts_set + costs->ts_clear >= costs->save + costs->restore)
 		return "slow writes of CR0.TS";

@@ -111,8 +111,18 @@ static noinline void trap(void)
 		     "fpu_costs_trap:\n\t"
 		     "fnop" : : : "memory");
 }
-/* A probe would execute the FNOP elsewhere, where its #NM is not expected. */
+
+/* Of no component: the header is written, and nothing else. */
+static noinline void trap_by_xsave(struct xregs_state *xsave)
+{
+	asm volatile(".globl fpu_costs_trap_by_xsave\n"
+		     "fpu_costs_trap_by_xsave:\n\t"
+		     "xsave %0" : "+m" (*xsave) : "a" (0), "d" (0) : "memory");
+}
+
+/* A probe would execute the instruction elsewhere, where its #NM is not expected. */
 NOKPROBE_SYMBOL(trap);
+NOKPROBE_SYMBOL(trap_by_xsave);
 
 enum fpu_step {
 	NOTHING,
@@ -124,6 +134,7 @@ enum fpu_step {
 	SET_TS_AND_EXPECT_TRAP,
 	CLEAR_TS,
 	RAISE_TRAP,
+	RAISE_TRAP_BY_XSAVE,
 };
 
 /* What it takes to get here is the same for all steps, and measured with NOTHING. */
@@ -155,6 +166,9 @@ static noinline void take(enum fpu_step step, struct fpu_costs_states *states)
 		break;
 	case RAISE_TRAP:
 		trap();
+		break;
+	case RAISE_TRAP_BY_XSAVE:
+		trap_by_xsave(&states->saved.regs.xsave);
 		break;
 	}
 }
@@ -195,6 +209,13 @@ static u64 cycles_of(enum fpu_step prepare, enum fpu_step measure,
 	return least;
 }
 
+/*
+ * XSAVE and XRSTOR ignore CR0.TS here, as under QEMU without KVM: a task that is armed
+ * and executes one of them stores or loads registers that are not its own. Known once
+ * something was measured.
+ */
+bool fpu_xsave_ungated __read_mostly;
+
 /* False if CR0.TS does not do what all this relies on. */
 static bool measure(u64 *cycles, struct fpu_costs_states *states)
 {
@@ -209,8 +230,11 @@ static bool measure(u64 *cycles, struct fpu_costs_states *states)
 				      states);
 		cycles[i] -= min(nothing, cycles[i]);
 	}
-	trapped = !__this_cpu_read(fpregs_armed);
-	__this_cpu_write(fpregs_armed, false);
+	trapped = !this_cpu_xchg(fpregs_armed, false);
+	if (trapped && use_xsave()) {
+		cycles_of(SET_TS_AND_EXPECT_TRAP, RAISE_TRAP_BY_XSAVE, states);
+		WRITE_ONCE(fpu_xsave_ungated, this_cpu_xchg(fpregs_armed, false));
+	}
 	kernel_fpu_end();
 
 	return trapped;

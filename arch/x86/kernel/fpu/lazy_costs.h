@@ -8,13 +8,16 @@
 
 struct seq_file;
 
-/* The FNOP that is to raise #NM. Nobody but lazy_costs.c executes it. */
-extern const char fpu_costs_trap[];
+/* The FNOP and the XSAVE that are to raise #NM. Nobody but lazy_costs.c executes them. */
+extern const char fpu_costs_trap[], fpu_costs_trap_by_xsave[];
+
+extern bool fpu_xsave_ungated;
 
 /* #NM in kernel mode: true if it was asked for. CR0.TS is clear then, and not counted. */
 static inline bool fpu_costs_trapped(struct pt_regs *regs)
 {
-	if (regs->ip != (unsigned long)fpu_costs_trap)
+	if (regs->ip != (unsigned long)fpu_costs_trap &&
+	    regs->ip != (unsigned long)fpu_costs_trap_by_xsave)
 		return false;
 
 	asm volatile("clts" : : : "memory");

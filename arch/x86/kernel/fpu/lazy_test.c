@@ -88,6 +88,10 @@ static struct dentry *fpu_test_dir;
 
 static int __init fpu_test_init(void)
 {
+	/* Built in, there is no module to say so. */
+	if (!IS_MODULE(CONFIG_X86_SLEAZY_FPU_TEST))
+		add_taint(TAINT_TEST, LOCKDEP_STILL_OK);
+
 	fpu_test_dir = debugfs_create_dir("fpu_test", arch_debugfs_dir);
 	debugfs_create_file("raw_fxsave", 0400, fpu_test_dir, (void *)RAW_FXSAVE, &fpu_test_fops);
 	debugfs_create_file("raw_clobber", 0400, fpu_test_dir, (void *)RAW_CLOBBER, &fpu_test_fops);

@@ -23,6 +23,9 @@
 #define MODE_FILE	FPU_SWITCH_DIR "mode"
 #define COSTS_FILE	FPU_SWITCH_DIR "adaptive_costs"
 
+#define COSTS_FORMAT \
+	"save_initial %llu save %llu restore_initial %llu restore %llu cr0_read %llu ts_set %llu ts_clear %llu trap %llu break_even_beside_use %u.%u%% break_even %u.%u%%"
+
 #define CYCLE		256
 
 FIXTURE(adaptive)
@@ -186,11 +189,9 @@ TEST(costs)
 	n = fpu_switch_file(FPU_SWITCH_DIR "costs", text, sizeof(text));
 	if (n <= 0)
 		SKIP(return, "needs a kernel that measures, and a machine that is not always eager");
-	ASSERT_EQ(12, sscanf(text, "save_initial %llu save %llu restore_initial %llu "
-			     "restore %llu cr0_read %llu ts_set %llu ts_clear %llu trap %llu "
-			     "break_even_beside_use %u.%u%% break_even %u.%u%%",
-			     &unused, &save, &unused, &restore, &unused, &set, &clear, &trap,
-			     &beside, &beside_tenth, &even, &even_tenth));
+	n = sscanf(text, COSTS_FORMAT, &unused, &save, &unused, &restore, &unused, &set, &clear,
+		   &trap, &beside, &beside_tenth, &even, &even_tenth);
+	ASSERT_EQ(12, n);
 	EXPECT_GT(save, 0);
 	EXPECT_GT(restore, 0);
 	EXPECT_GT(trap, clear);

@@ -66,7 +66,26 @@ static bool disturbed(void)
 	return switches() - switches_before != slices;
 }
 
-#define measured(expected)	(!disturbed() && ((expected) || tries == TRIES - 1))
+/*
+ * The kernel counts what other tasks do, too. So the tests go by what two of at most
+ * three undisturbed runs say: true if that is decided, by the run just made.
+ */
+static bool decided(bool expected)
+{
+	static int right, wrong;
+
+	if (expected)
+		right++;
+	else
+		wrong++;
+	if (right < 2 && wrong < 2)
+		return false;
+	right = 0;
+	wrong = 0;
+	return true;
+}
+
+#define measured(expected)	(!disturbed() && decided(expected))
 
 FIXTURE(counter)
 {
@@ -403,7 +422,9 @@ TEST_F_TIMEOUT(counter, fork_resets, 120)
 
 #define USE_ARGUMENT	"use-and-sleep"
 
-/* This program, executed by the next test: its status is the number of traps. */
+/* This program, executed by the next test: its status is the number of traps, or this. */
+#define DISTURBED	102
+
 static void __attribute__((constructor)) executed(int argc, char **argv)
 {
 	struct fpu_stats before, after;
@@ -412,21 +433,24 @@ static void __attribute__((constructor)) executed(int argc, char **argv)
 		return;
 	fpu_stats_read(&before);
 	before.traps = atol(argv[2]);
+	undisturbed_from_here();
 	use_fpu();
 	use_and_sleep(10);
 	fpu_stats_read(&after);
+	if (disturbed())
+		_exit(DISTURBED);
 	_exit(after.traps - before.traps < 100 ? after.traps - before.traps : 100);
 }
 
 TEST_F_TIMEOUT(counter, exec_resets, 120)
 {
-	int status, tries, traps = -1;
+	int status, tries, traps;
 	pid_t pid;
 
 	if (self->mode != 's')
 		SKIP(return, "needs fpu_switch=sleazy");
-	/* The child may be preempted while it starts, and then use less. */
-	for (tries = 0; tries < TRIES && traps != THRESHOLD; tries++) {
+	for (tries = 0; ; tries++) {
+		ASSERT_LT(tries, TRIES);
 		pid = fork();
 		ASSERT_GE(pid, 0);
 		if (!pid) {
@@ -442,6 +466,8 @@ TEST_F_TIMEOUT(counter, exec_resets, 120)
 		ASSERT_EQ(pid, waitpid(pid, &status, 0));
 		ASSERT_TRUE(WIFEXITED(status));
 		traps = WEXITSTATUS(status);
+		if (traps != DISTURBED && decided(traps == THRESHOLD))
+			break;
 	}
 	EXPECT_EQ(THRESHOLD, traps);
 }

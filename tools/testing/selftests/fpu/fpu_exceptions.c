@@ -137,16 +137,19 @@ static void sse_exception(unsigned int bit)
 		asm volatile("movss %0, %%xmm0\n\tdivss %0, %%xmm0" : : "m" (zero) : "memory");
 		break;
 	case ZERO_DIVIDE:
-		asm volatile("movss %0, %%xmm0\n\tdivss %1, %%xmm0" : : "m" (one), "m" (zero) : "memory");
+		asm volatile("movss %0, %%xmm0\n\tdivss %1, %%xmm0"
+			     : : "m" (one), "m" (zero) : "memory");
 		break;
 	case OVERFLOW:
 		asm volatile("movss %0, %%xmm0\n\tmulss %0, %%xmm0" : : "m" (huge) : "memory");
 		break;
 	case UNDERFLOW:
-		asm volatile("movss %0, %%xmm0\n\tmulss %1, %%xmm0" : : "m" (tiny), "m" (half) : "memory");
+		asm volatile("movss %0, %%xmm0\n\tmulss %1, %%xmm0"
+			     : : "m" (tiny), "m" (half) : "memory");
 		break;
 	case PRECISION:
-		asm volatile("movss %0, %%xmm0\n\tdivss %1, %%xmm0" : : "m" (one), "m" (three) : "memory");
+		asm volatile("movss %0, %%xmm0\n\tdivss %1, %%xmm0"
+			     : : "m" (one), "m" (three) : "memory");
 		break;
 	}
 }

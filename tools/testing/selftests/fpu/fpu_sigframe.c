@@ -317,7 +317,8 @@ static const struct attack pointer_attacks[] = {
 
 static const struct attack cut_attacks[] = {
 	{ "mapped up to 64 * ", cut, 1, FRAME_SIZE / 128, DIES, DIES },
-	{ "FSAVE image cut", cut_fsave, 0, 0, BY_WIDTH(NO_ATTACK, DIES), BY_WIDTH(NO_ATTACK, DIES), DIES },
+	{ "FSAVE image cut", cut_fsave, 0, 0,
+	  BY_WIDTH(NO_ATTACK, DIES), BY_WIDTH(NO_ATTACK, DIES), DIES },
 	{ "second magic not mapped", cut_magic2, 0, 0, DIES },
 	/* The first 640 bytes have the second magic: the return starts to load. */
 	{ "least size, mapped up to 64 * ", cut_behind_min_size, 10, FRAME_SIZE / 128, DIES },

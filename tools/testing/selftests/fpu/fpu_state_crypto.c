@@ -122,7 +122,8 @@ TEST_F(history, hash_in_kernel_thread)
 	int fd = open_vector_driver("hash", FPU_HASH, "cryptd(%s)");
 
 	if (fd < 0)
-		SKIP(return, NO_VECTORS, "AF_ALG (crypto.af_alg_restrict=0) with cryptd(" FPU_HASH ")");
+		SKIP(return, NO_VECTORS,
+		     "AF_ALG (crypto.af_alg_restrict=0) with cryptd(" FPU_HASH ")");
 
 	fpu_hold(self->subject, 0);
 	fpu_live(self->pair, self->subject, variant->subject);

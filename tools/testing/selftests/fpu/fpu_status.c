@@ -361,7 +361,7 @@ TEST_F(fpustat, tasks)
 
 	ASSERT_TRUE(pid >= 0 && done);
 	if (!pid) {
-		prctl(PR_SET_NAME, "a \"b\"\\ \n.%");
+		prctl(PR_SET_NAME, "a \"b\"\\\n.%");
 		for (i = 0; i < 200; i++) {
 			fpu_use_by(INSN_X87, fpu_features);
 			fpu_sleep();
@@ -383,7 +383,7 @@ TEST_F(fpustat, tasks)
 		EXPECT_EQ(counted.unused, number_of(line, "\"unused_slices\": "));
 		EXPECT_EQ(counted.traps, number_of(line, "\"traps\": "));
 		*strchr(line, '\n') = 0;
-		EXPECT_TRUE(strstr(line, "\"a \\u0022b\\u0022\\u005c \\u000a.%\"}"));
+		EXPECT_TRUE(strstr(line, "\"a \\u0022b\\u0022\\u005c\\u000a.%\"}"));
 	}
 	kill(pid, SIGKILL);
 	EXPECT_EQ(pid, waitpid(pid, NULL, 0));

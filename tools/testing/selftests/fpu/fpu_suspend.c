@@ -325,7 +325,7 @@ FIXTURE_SETUP(suspend)
 		FPU_SKIP_FIXTURE("/sys/power/state does not offer %s", variant->state);
 	if (variant->mem_sleep && !offers(POWER "mem_sleep", variant->mem_sleep))
 		FPU_SKIP_FIXTURE("/sys/power/mem_sleep does not offer %s: no ACPI S3",
-		     variant->mem_sleep);
+				 variant->mem_sleep);
 	if (variant->pm_test && !offers(POWER "pm_test", variant->pm_test))
 		FPU_SKIP_FIXTURE("needs CONFIG_PM_DEBUG");
 	if (!variant->pm_test && !variant->disk && glob(ALARMS, 0, NULL, &alarms))

@@ -244,6 +244,7 @@ static __always_inline void fpu_lazy_return(void)
 	}
 
 	tsk = current;
+	/* That of a mode before or after is right, too: fpu_switch_end() disarms all CPUs. */
 	if (fpu_counter_eager(tsk->fpu_counter, data_race(fpu_eager_threshold))) {
 		if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) &&
 		    tsk->fpu_slice != FPU_SLICE_USED) {
