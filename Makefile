@@ -33,7 +33,7 @@ lab: ## The rules on made-up patterns of FPU use, and against an adversary: cycl
 lab-test: ## Tests of the laboratory and of the rules, in user space
 	@scripts/lab-test
 
-compare: ## The kernel's own x86, FPU and KVM selftests, unpatched and in three modes, side by side
+compare: ## The kernel's own x86, FPU and KVM selftests, unpatched and in each mode, side by side
 	@scripts/compare
 
 deb: ## Debian packages (CONFIG=cloud-amd64, amd64 or a file), tested on a Debian system (hours)

@@ -188,7 +188,7 @@ TEST(costs)
 
 	n = fpu_switch_file(FPU_SWITCH_DIR "costs", text, sizeof(text));
 	if (n <= 0)
-		SKIP(return, "needs a kernel that measures, and a machine that is not always eager");
+		SKIP(return, "needs measured costs, and a machine not always eager");
 	n = sscanf(text, COSTS_FORMAT, &unused, &save, &unused, &restore, &unused, &set, &clear,
 		   &trap, &beside, &beside_tenth, &even, &even_tenth);
 	ASSERT_EQ(12, n);
