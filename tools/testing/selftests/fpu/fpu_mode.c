@@ -83,7 +83,7 @@ TEST_F(mode, wrong_words)
 TEST_F(mode, wrong_costs)
 {
 	static const char * const wrong[] = {
-		"", "1 2 3 4", "1 2 3 4 5 6", "1 2 3 4 x", "a line of costs",
+		"\n", "1 2 3 4", "1 2 3 4 5 6", "1 2 3 4 x", "a line of costs",
 	}, * const out_of_range[] = {
 		"0 2 3 4 5", "1 2 3 4 20001", "4294967295 2 3 4 5", "4294967297 2 3 4 5",
 	};
@@ -92,15 +92,15 @@ TEST_F(mode, wrong_costs)
 
 	EXPECT_EQ(0, fpu_switch_write(MODE_FILE, "eager"));
 	for (i = 0; i < ARRAY_SIZE(wrong); i++) {
-		if (*wrong[i])
-			EXPECT_EQ(EINVAL, fpu_switch_write(COSTS_FILE, wrong[i])) {
-				TH_LOG("\"%s\"", wrong[i]);
-			}
+		EXPECT_EQ(EINVAL, fpu_switch_write(COSTS_FILE, wrong[i])) {
+			TH_LOG("\"%s\"", wrong[i]);
+		}
 	}
-	for (i = 0; i < ARRAY_SIZE(out_of_range); i++)
+	for (i = 0; i < ARRAY_SIZE(out_of_range); i++) {
 		EXPECT_EQ(ERANGE, fpu_switch_write(COSTS_FILE, out_of_range[i])) {
 			TH_LOG("\"%s\"", out_of_range[i]);
 		}
+	}
 	fpu_switch_file(COSTS_FILE, now, sizeof(now));
 	EXPECT_STREQ(self->costs, now);
 
