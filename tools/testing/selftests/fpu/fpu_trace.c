@@ -273,13 +273,16 @@ TEST_F_TIMEOUT(trace, eager, 60)
 TEST_F_TIMEOUT(trace, adaptive, 60)
 {
 	struct slices slices;
+	int err;
 
 	if (!fpu_cpu_has(bit_SSE))
 		SKIP(return, "needs SSE, which hints come from");
 	fpu_switch_write(MODE_FILE, "eager");
 	ASSERT_EQ(0, fpu_switch_write(COSTS_FILE, "130 285 150 50 900"));
-	if (fpu_switch_write(MODE_FILE, "adaptive") == EOPNOTSUPP)
+	err = fpu_switch_write(MODE_FILE, "adaptive");
+	if (err == EOPNOTSUPP)
 		SKIP(return, "this machine is always eager");
+	ASSERT_EQ(0, err);
 	record(self->pair, 100, change_vectors);
 	check(&slices, -1);
 	EXPECT_EQ(0, slices.wrong);
@@ -296,19 +299,22 @@ TEST_F_TIMEOUT(trace, adaptive, 60)
 TEST_F_TIMEOUT(trace, registers, 60)
 {
 	int file = open(EVENTS "enable", O_WRONLY);
-	int i, slice;
+	int i, slice, on, off;
 
+	ASSERT_GE(file, 0);
 	for (i = 0; i < 20; i++) {
 		fpu_switch_write(MODE_FILE, i % 2 ? "sleazy" : "lazy");
 		fpu_hold(&self->pair->subject, i);
-		syscall(SYS_write, file, "1", 1);
+		on = syscall(SYS_write, file, "1", 1);
 		for (slice = 0; slice < 8; slice++) {
 			fpu_read(&self->pair->subject);
 			fpu_slice(self->pair);
 		}
-		syscall(SYS_write, file, "0", 1);
+		off = syscall(SYS_write, file, "0", 1);
 		fpu_slice(self->pair);
 		fpu_read(&self->pair->subject);
+		EXPECT_EQ(1, on);
+		EXPECT_EQ(1, off);
 		EXPECT_EQ(0, fpu_wrong("subject", &self->pair->subject));
 	}
 	/* Or else the instance could not be removed. */
