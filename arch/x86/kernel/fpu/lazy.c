@@ -124,7 +124,7 @@ static u32 xfeatures_task_eager __ro_after_init;
 static bool fpregs_clear_first __ro_after_init;
 static struct fpstate cleared_fpstate __ro_after_init;
 /* What XGETBV(1) tells then: the CPU may take zeros for the initial state. */
-static u32 cleared_in_use __ro_after_init;
+static u32 cleared_in_use __ro_after_init = ~0;
 
 static void fpregs_arm(void)
 {
@@ -194,14 +194,6 @@ static __always_inline bool fpregs_hide_state_of(struct task_struct *tsk)
 	       unlikely(fpstate_in_use(tsk) & __this_cpu_read(fpregs_not_in_use));
 }
 
-/* Those that XGETBV(1) says are in use, or may be */
-static __always_inline u32 fpregs_in_use(void)
-{
-	if (!cpu_feature_enabled(X86_FEATURE_XGETBV1))
-		return ~0;
-	return xfeatures_in_use() | ~xfeatures_gated;
-}
-
 static __always_inline void fpu_lazy_armed(struct task_struct *tsk)
 {
 	if (IS_ENABLED(CONFIG_X86_SLEAZY_FPU_STATS) && tsk->fpu_slice == FPU_SLICE_NONE)
@@ -212,6 +204,8 @@ static __always_inline void fpu_lazy_armed(struct task_struct *tsk)
 /* Out of line, so that the frequent case has no registers to save */
 static noinline void fpu_lazy_arm(struct task_struct *tsk)
 {
+	u32 in_use = ~0;
+
 	if (fpregs_use_ungated()) {
 		switch_fpu_return();
 		return;
@@ -220,7 +214,9 @@ static noinline void fpu_lazy_arm(struct task_struct *tsk)
 	if (fpregs_clear_first)
 		fpregs_clear();
 
-	__this_cpu_write(fpregs_not_in_use, ~fpregs_in_use() | xfeatures_task_eager);
+	if (cpu_feature_enabled(X86_FEATURE_XGETBV1))
+		in_use = xfeatures_in_use() | ~xfeatures_gated;
+	__this_cpu_write(fpregs_not_in_use, ~in_use | xfeatures_task_eager);
 
 	if (fpregs_hide_state_of(tsk)) {
 		switch_fpu_return();
@@ -244,10 +240,12 @@ static bool fpregs_hold(struct task_struct *tsk)
 static bool fpu_lazy_may_arm(struct task_struct *tsk)
 {
 	if (!__this_cpu_read(fpregs_armed)) {
-		u32 in_use = fpregs_clear_first ? cleared_in_use : fpregs_in_use();
+		u32 in_use = cleared_in_use;
 
 		if (fpregs_use_ungated())
 			return false;
+		if (cpu_feature_enabled(X86_FEATURE_XGETBV1) && !fpregs_clear_first)
+			in_use = xfeatures_in_use() | ~xfeatures_gated;
 		__this_cpu_write(fpregs_not_in_use, ~in_use | xfeatures_task_eager);
 	}
 	return !fpregs_hide_state_of(tsk);
@@ -343,15 +341,12 @@ static void fpu_slow_return(struct task_struct *tsk)
 			fpu_slow_armed(tsk, own);
 			break;
 		}
-	} else if (tsk->fpu_slice != FPU_SLICE_ARMED) {
-		fpu_slow_load(tsk, own);
-		return;
-	} else if (!ts && !fpu_slow_arm_again(tsk)) {
-		/* No use, as in fpu_lazy_arm(), but for a rule that looks. */
-		if (static_branch_unlikely(&fpu_adaptive_key))
-			fpu_slow_load(tsk, own);
-		else
+	} else if (tsk->fpu_slice != FPU_SLICE_ARMED || (!ts && !fpu_slow_arm_again(tsk))) {
+		/* Not armed again is no use, as in fpu_lazy_arm(), but for a rule that looks. */
+		if (tsk->fpu_slice == FPU_SLICE_ARMED && !static_branch_unlikely(&fpu_adaptive_key))
 			switch_fpu_return();
+		else
+			fpu_slow_load(tsk, own);
 		return;
 	}
 
@@ -734,7 +729,8 @@ static void __init fpu_lazy_clear_first(void)
 
 	kernel_fpu_begin();
 	fpregs_clear();
-	cleared_in_use = fpregs_in_use();
+	if (cpu_feature_enabled(X86_FEATURE_XGETBV1))
+		cleared_in_use = xfeatures_in_use() | ~xfeatures_gated;
 	kernel_fpu_end();
 }
 
