@@ -727,10 +727,11 @@ static void __init fpu_lazy_clear_first(void)
 		cleared_fpstate.regs.xsave.header.xfeatures = xfeatures_gated;
 	fpregs_clear_first = true;
 
+	if (!cpu_feature_enabled(X86_FEATURE_XGETBV1))
+		return;
 	kernel_fpu_begin();
 	fpregs_clear();
-	if (cpu_feature_enabled(X86_FEATURE_XGETBV1))
-		cleared_in_use = xfeatures_in_use() | ~xfeatures_gated;
+	cleared_in_use = xfeatures_in_use() | ~xfeatures_gated;
 	kernel_fpu_end();
 }
 
